@@ -21,7 +21,7 @@ from .ir.graph import Graph, with_data_of
 from .ir.specialize import Form, Given, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
 from .ir.value import Value
-from .ops.dynamic_shape import forms_of
+from .ops.dynamic_shape import forms_of, maps_of
 from .plugin.registry import Registry, registry_of
 from .session import Session
 
@@ -143,6 +143,14 @@ class Model(Editable):
         A session takes a list or tuple of arrays for a sequence, None for what is absent, and gives them so.
         """
         return MappingProxyType(forms_of(self.graph))
+
+    @property
+    def maps(self) -> Mapping[str, tuple[int, ...] | tuple[str, ...]]:
+        """Outputs that a session gives as lists of maps, and their keys: one per row of the matrix that training reads.
+
+        Such are the probabilities by class of models from scikit-learn.
+        """
+        return MappingProxyType(maps_of(self.graph))
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

@@ -14,7 +14,7 @@ from .errors import Cancelled, InputError, ModelError
 from .execute.arguments import checked_inputs, checked_shapes
 from .execute.execution import DeviceChoice, Execution, Placement
 from .execute.report import AssignedNode, assigned_nodes, work_elsewhere
-from .execute.sequences import checked_arguments, flat_names, flattened, grouped, types_of
+from .execute.sequences import as_maps, checked_arguments, flat_names, flattened, grouped, types_of
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
@@ -25,6 +25,7 @@ from .ir.plan import Plan
 from .ir.specialize import Given, Listed, Wanted
 from .ir.types import Array
 from .loaded import Loaded
+from .ops.dynamic_shape import maps_of
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
@@ -130,6 +131,7 @@ class Session:
         self._now: Loaded | None = self._load(engine)
         self._state = SessionState(self._plain().graph, pairs, engine.state) if pairs else None
         self._running = threading.Lock()  # of runs with state
+        self._maps = {} if isinstance(model, Graph) else maps_of(model.graph)
         renew_in_child(self)
 
     def _load(self, engine: Engine) -> Loaded:
@@ -193,7 +195,7 @@ class Session:
     ) -> dict[str, Array]:
         """The outputs by name, in the model's order; the arrays belong to the caller.
 
-        Of a model with sequences or optionals, some are lists of arrays, or None; see ``Model.forms``.
+        Some are lists of arrays, or None, see ``Model.forms``, or lists of maps, see ``Model.maps``.
 
         Args:
             inputs: a mapping from name to array, a tuple in order, or one array for a single input.
@@ -209,7 +211,8 @@ class Session:
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
         with limited(self._devices.account, "the run"):
-            return self._run(inputs, outputs, out)
+            results = self._run(inputs, outputs, out)
+        return as_maps(results, self._maps, out) if self._maps else results
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
@@ -317,8 +320,7 @@ class Session:
     def placement(self, inputs: Any = None) -> list[AssignedNode]:
         """Where and by what each node runs for these inputs, why not on an earlier device; inputs as in ``plan``."""
         with limited(self._devices.account, "the plan"):
-            loaded = self._plain()
-            program = loaded.program(checked_shapes(loaded.graph, inputs), None)
+            program = (loaded := self._plain()).program(checked_shapes(loaded.graph, inputs), None)
         return list(assigned_nodes(program.lowered, program.plan))
 
 
@@ -332,10 +334,8 @@ class _Judge:
         self._fallback, self._placement, self._warned = fallback, placement, False
 
     def __call__(self, lowered: Lowered) -> None:
-        if self._warned and self._fallback == "warn":
-            return
-        text = work_elsewhere(lowered, self._placement)
-        if text is None:
+        silent = self._warned and self._fallback == "warn"
+        if silent or (text := work_elsewhere(lowered, self._placement)) is None:
             return
         if self._fallback == "error":
             raise ModelError(text + "; name the device, or leave out fallback='error'")

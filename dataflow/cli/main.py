@@ -109,7 +109,7 @@ def run(
     loaded = read_model(model, batch, limits_of(options))
     arguments = read_arguments(loaded, inputs)
     results: Mapping[str, Any] = Session(loaded, **execution(options)).run(arguments)
-    outputs = flattened({n: tuple(given) if isinstance(given, list) else given for n, given in results.items()})
+    outputs = flattened({name: _arrays(loaded, name, given) for name, given in results.items()})
     if target is not None:
         _write_arrays(Path(target), outputs)
     summary = {name: _summary(array) for name, array in outputs.items()}
@@ -118,6 +118,13 @@ def run(
         return
     for name, figures in summary.items():
         click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
+
+
+def _arrays(model: Model, name: str, given: Any) -> Any:
+    """A result as an array, or a tuple of them; of a list of maps the matrix."""
+    if name in model.maps:
+        return np.array([[*row.values()] for row in given], model.outputs[name].dtype.numpy)
+    return tuple(given) if isinstance(given, list) else given
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -247,6 +254,7 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
         "metadata": dict(loaded.metadata),
         "inputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.inputs.items()},
         "outputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.outputs.items()},
+        "maps": {name: list(keys) for name, keys in loaded.maps.items()},
         "parameters": [
             {
                 "name": name,
@@ -297,7 +305,7 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
     for side in ("inputs", "outputs"):
         click.echo(f"{side}:")
         for name, type_ in described[side].items():
-            click.echo(f"  {name}: {type_}")
+            click.echo(f"  {name}: {type_}" + (", as a list of maps" if name in described["maps"] else ""))
     for key, text in described["metadata"].items():
         click.echo(f"metadata {key}: {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'}")
     click.echo("parameters:")

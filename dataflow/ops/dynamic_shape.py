@@ -77,15 +77,36 @@ nonzero: Op = Op(
     "are, and another number of them is an error",
 )
 
+
+def _keyed_infer(x: TensorType, *, keys: tuple[int, ...] | tuple[str, ...]) -> TensorType:
+    need(x.rank == 2, f"keyed: {x} is no matrix; expected a row per map")
+    need(x.shape[1] == len(keys) or isinstance(x.shape[1], Dim), f"keyed: {len(keys)} keys for the columns of {x}")
+    need(len(set(keys)) == len(keys), "keyed: some keys are equal")
+    return x
+
+
+keyed: Op = Op(
+    "keyed",
+    ("x",),
+    _keyed_infer,
+    attributes={"keys": REQUIRED},
+    gradient=lambda node, dy: dy,
+    cheap=True,
+    view=lambda node, strides: View(0, strides),
+    doc="y = x; a session gives a result y of a model as a list of maps, from ``keys``, integers or strings, to the "
+    "elements of a row",
+)
+
 deferred: MultiOp = MultiOp(
     "deferred",
     ("operands*",),
-    lambda *operands, dtypes, shapes, why, forms: tuple(map(TensorType, dtypes, shapes)),
+    lambda *operands, dtypes, shapes, why, forms, maps: tuple(map(TensorType, dtypes, shapes)),
     outputs=("results*",),
-    attributes={"dtypes": REQUIRED, "shapes": REQUIRED, "why": REQUIRED, "forms": ()},
+    attributes={"dtypes": REQUIRED, "shapes": REQUIRED, "why": REQUIRED, "forms": (), "maps": ()},
     effects="host",
     doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known; ``forms`` "
-    "are rows of the name of an input or output of the graph that is no tensor, and its ``Form``",
+    "are rows of the name of an input or output of the graph that is no tensor, and its ``Form``, ``maps`` of the name "
+    "of an output that is a list of maps, and their keys",
 )
 
 
@@ -93,6 +114,13 @@ def forms_of(graph: Graph) -> dict[str, Form]:
     """Inputs and outputs of a graph that are no tensors, where it stands for one that is made for each length."""
     rows = (row for node in graph.nodes if node.op is deferred for row in node.attributes["forms"])
     return {name: Form(*form) for name, *form in rows}
+
+
+def maps_of(graph: Graph) -> dict[str, tuple[int, ...] | tuple[str, ...]]:
+    """Outputs of a graph that a session gives as lists of maps, and their keys."""
+    made = {node.outputs[0]: node.attributes["keys"] for node in graph.nodes if node.op is keyed}
+    found = {name: made[value] for name, value in graph.outputs.items() if value in made}
+    return found | {n: keys for node in graph.nodes if node.op is deferred for n, keys in node.attributes["maps"]}
 
 
 def _unique_infer(x: TensorType, *, sorted: bool) -> tuple[TensorType, TensorType]:
@@ -149,4 +177,4 @@ decode_image: Op = Op(
     "WebP file; transparency is left out, more than 8 bits are cut to the first 8",
 )
 
-OPS = (deferred, sizes, read_shape, require, nonzero, unique, image_size, decode_image)
+OPS = (deferred, sizes, read_shape, require, keyed, nonzero, unique, image_size, decode_image)

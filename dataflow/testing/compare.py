@@ -155,7 +155,8 @@ def _of_onnxruntime(model: Model, arguments: Mapping[str, Array]) -> tuple[dict[
             results = session.run(names, {v.name: arguments[v.name] for v in session.get_inputs()})
         except Exception as error:  # its errors have no common class of their own
             raise InputError(f"onnxruntime can't run the model: {error}; compare with the reference 'numpy'") from None
-    return dict(zip(names, results, strict=True)), f"onnxruntime {onnxruntime.__version__}"
+    known = {name: found for name, found in zip(names, results, strict=True) if isinstance(found, np.ndarray)}
+    return known, f"onnxruntime {onnxruntime.__version__}"
 
 
 class _Walk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dataflow import Dim, Graph, TensorType, ops
+from dataflow import Dim, Graph, TensorType, float32, ops
 from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
@@ -90,14 +90,19 @@ def deferred_graph(
     if example is not None:
         stored = {} if example.graph is None else example.graph.initializers
         operands += [builder.keep(v.name, data) for v, data in stored.items() if data.role != "constant"]
+    labels = {n.outputs[0]: tuple(*n.attributes.values()) for n in record.graph.nodes if n.op == "ZipMap"}
     types, forms = [], {name: form for name, form in declared.items() if name in inputs}
     for name in outputs:
-        found = _type(name, record, example, str(why))
+        if name in labels:
+            found: TensorType | Form = TensorType(float32, (Dim(f"{name}.rows"), len(labels[name])))
+        else:
+            found = _type(name, record, example, str(why))
         if isinstance(found, Form):
             forms[name], found = found, found.placeholder(name)
         types.append(found)
     attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": str(why)}
     attributes["forms"] = tuple((name, f.dtype, f.sequence, f.optional) for name, f in forms.items())
+    attributes["maps"] = tuple((name, labels[name]) for name in outputs if name in labels)
     made = builder.add(ops.deferred, operands, attributes, output_names=outputs).outputs
     for name, value in zip(outputs, made, strict=True):
         assert value is not None

@@ -101,6 +101,8 @@ def import_model(
     )
     again = None if complete else specialize
     model = Model(graph, aliases=aliases, source=source, specialize=again, metadata=record.metadata)
+    for name in record.graph.maps.intersection(names) - model.maps.keys():
+        raise ModelError(f"{path}: output {name!r} is a list of maps; expected one that a ZipMap gives")
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model

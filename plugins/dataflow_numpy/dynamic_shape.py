@@ -48,6 +48,7 @@ KERNELS: dict[str, Code] = {
     "sizes": _sizes,
     "read_shape": lambda attributes, x: x.copy(),
     "require": lambda attributes, x: x.copy(),
+    "keyed": lambda attributes, x: x.copy(),
     "nonzero": _nonzero,
     "unique": _unique,
     "image_size": image_size,

@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow.cli.main import commands
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
@@ -118,7 +120,70 @@ def test_encoders():
     refused("one type", "LabelEncoder", {"x": words}, SCORE, 2, keys_int64s=[1], values_floats=[1.0])
     refused("one of each", "LabelEncoder", {"x": words}, SCORE, 2, keys_int64s=[1], keys_strings=["a"])
     refused("all of them different", "OneHotEncoder", {"x": words}, SCORE, cats_strings=["a", "a"])
-    refused("list of maps", "ZipMap", {"x": np.zeros((1, 2), np.float32)}, classlabels_int64s=[0, 1])
+
+
+# ---- lists of maps ------------------------------------------------------------------------------------
+
+
+def zip_map(nodes, output, rank=2, **labels):
+    """A file with a matrix x, a vector or a sequence of matrices, and a list of maps."""
+    key = TensorProto.STRING if "classlabels_strings" in labels else TensorProto.INT64
+    nodes = [*nodes, helper.make_node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", **labels)]
+    kind = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    x = helper.make_tensor_type_proto(TensorProto.FLOAT, ("rows", 3)[-rank:] if rank else ("rows", 3))
+    inputs = [helper.make_value_info("x", x if rank else helper.make_sequence_type_proto(x))]
+    results = [helper.make_value_info(output, helper.make_sequence_type_proto(kind))]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "g", inputs, results)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [7, -1, 3]}, {"classlabels_strings": ["b", "", "é"]}])
+def test_maps(labels, random):
+    softmax = [helper.make_node("Softmax", ["x"], ["p"])]
+    for rank, given in ((2, [floats(random, n, 3) for n in (4, 0)]), (1, [floats(random, 3)])):
+        data = zip_map(softmax, "z", rank, **labels)
+        theirs, session = onnxruntime.InferenceSession(data), df.Session(load_bytes(data))
+        for x in given:
+            (expected,), (found,) = theirs.run(None, {"x": x}), session.run({"x": x}).values()
+            assert [row.keys() for row in found] == [row.keys() for row in expected]
+            keys = session.model.maps["z"]
+            for own, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose([own[k] for k in keys], [other[k] for k in keys], rtol=1e-6)
+                assert list(own) == list(keys) and {type(value) for value in own.values()} == {float}
+    matrix = np.empty((1, 3), np.float32)
+    assert session.run({"x": x}, out={"z": matrix})["z"] is matrix  # as training and plans see it
+    np.testing.assert_array_equal(matrix, [[*row.values()] for row in found])
+
+
+def test_maps_of_what_is_made_for_its_inputs(random):
+    first = helper.make_node("SequenceAt", ["x", "zero"], ["p"])
+    zero = helper.make_node("Constant", [], ["zero"], value_int=0)
+    data = zip_map([zero, first], "z", 0, classlabels_strings=["a", "b", "c"])
+    x = floats(random, 2, 3)
+    expected = onnxruntime.InferenceSession(data).run(None, {"x": [x]})
+    assert [*df.Session(load_bytes(data)).run({"x": [x]}).values()] == expected
+
+
+def test_the_command_line_writes_maps_as_a_matrix(tmp_path):
+    path, x, z = tmp_path / "model.onnx", tmp_path / "x.npy", tmp_path / "z.npy"
+    softmax = [helper.make_node("Softmax", ["x"], ["p"])]
+    path.write_bytes(zip_map(softmax, "z", classlabels_strings=["a", "b", "c"]))
+    np.save(x, np.zeros((2, 3), np.float32))
+    assert "as a list of maps" in CliRunner().invoke(commands, ["inspect", str(path)]).output
+    done = CliRunner().invoke(commands, ["run", str(path), "--input", str(x), "--output", str(z)])
+    assert done.exit_code == 0, done.output
+    np.testing.assert_allclose(np.load(z), np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+def test_maps_that_are_none():
+    refused("both types", "ZipMap")
+    refused("both types", "ZipMap", classlabels_int64s=[0, 1], classlabels_strings=["a", "b"])
+    refused("3 keys", "ZipMap", classlabels_int64s=[0, 1, 2])
+    refused("are equal", "ZipMap", classlabels_int64s=[1, 1])
+    nodes = [helper.make_node("Softmax", ["x"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]
+    with pytest.raises(df.ModelError, match="'y' is a list of maps; expected one that a ZipMap gives"):
+        load_bytes(zip_map(nodes, "y", classlabels_int64s=[0, 1, 2]))
 
 
 # ---- linear models and support vectors ----------------------------------------------------------------

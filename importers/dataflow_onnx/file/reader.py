@@ -195,7 +195,8 @@ class _Reader:
         forms = {value.name: form for value in proto.input if (form := form_of(value.type)) is not None}
         forms |= {value.name: form for value in proto.output if (form := form_of_output(value.type)) is not None}
         title = self.text(f"the name of {where}", proto.name)
-        record = GraphRecord(title, nodes, inputs, outputs, initializers, declared, forms)
+        maps = frozenset(v.name for v in proto.output if v.type.sequence_type.elem_type.HasField("map_type"))
+        record = GraphRecord(title, nodes, inputs, outputs, initializers, declared, forms, maps)
         self.check_order(record, where)
         return record
 

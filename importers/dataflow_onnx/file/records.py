@@ -61,6 +61,7 @@ class GraphRecord:
         inputs: None where a body doesn't say the type.
         declared: types of outputs, where they are given; the file may be wrong about them.
         forms: of inputs and outputs that are sequences or optionals, and of tensors whose rank isn't declared.
+        maps: outputs that are lists of maps.
     """
 
     name: str
@@ -70,6 +71,7 @@ class GraphRecord:
     initializers: Mapping[str, Array]
     declared: Mapping[str, TensorType] = field(default_factory=dict)
     forms: Mapping[str, Form] = field(default_factory=dict)
+    maps: frozenset[str] = frozenset()
 
 
 def free_names(graph: GraphRecord) -> tuple[str, ...]:

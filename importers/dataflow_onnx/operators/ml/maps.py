@@ -1,16 +1,17 @@
-"""Operators whose results or operands are maps, which are no tensors: they say what to do instead."""
+"""Operators whose results or operands are maps: results are matrices with keys, which sessions give as maps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from dataflow import ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
 from ...importer import Importer
 from ...tensor import Tensor
-from .scores import DOMAIN
+from .scores import DOMAIN, rows_of
 
 T = Tensor
 operator = Collector(DOMAIN)
@@ -20,10 +21,9 @@ operator = Collector(DOMAIN)
 def ZipMap(
     c: Importer, x: T, *, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
 ) -> Any:
-    raise ModelError(
-        f"its result is a list of maps, which is not supported: load the tensor before it, outputs=[{x.name!r}], or "
-        "export with zipmap=False"
-    )
+    if bool(classlabels_int64s) == bool(classlabels_strings):
+        raise ModelError("it has labels of both types, or none; expected classlabels_int64s or classlabels_strings")
+    return ops.keyed(rows_of(c, x), keys=(*classlabels_int64s, *classlabels_strings))
 
 
 @operator("CastMap")
