@@ -113,11 +113,15 @@ def tensors(found: Any) -> list[torch.Tensor]:
 def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
     """The module in inference, no two of its parameters alike and none of one value.
 
-    Matrices that begin small, for a long training, are scaled by their width: else gradients vanish on the way.
+    Matrices that begin small, for a long training, are scaled by their width, and scales of batch norms that begin at
+    zero get to one: else gradients vanish on the way.
     """
     generator = torch.Generator().manual_seed(seed)
     known: set[tuple[float, ...]] = set()
     with torch.no_grad():
+        for norm in norms_of(module):
+            if norm.weight is not None and norm.weight.numel() > 1 and norm.weight.std() > norm.weight.mean().abs():
+                norm.weight += 1.0
         for parameter in module.parameters():
             first = tuple(parameter.flatten()[:4].tolist())
             if first in known or (parameter.numel() > 1 and bool((parameter == first[0]).all())):
@@ -129,9 +133,14 @@ def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
     return module.eval()
 
 
+def norms_of(module: torch.nn.Module) -> list[Any]:
+    """Its batch norms."""
+    return [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+
+
 def calibrated(module: torch.nn.Module, run: Callable[[], object]) -> None:
     """Gives batch norms the statistics of a batch, so that values keep their size through deep nets."""
-    norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = norms_of(module)
     for norm in norms:
         norm.momentum, norm.training = 1.0, norm.track_running_stats
     with torch.no_grad():

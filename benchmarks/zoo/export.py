@@ -6,13 +6,15 @@ The environment decides which architectures there are: PyTorch's own layers alwa
 ``NAME.npz`` has, per binding of sizes ``i``, ``feeds/i/INPUT`` and ``outputs/i/j``, in float64 where the module runs in
 it; ``target``, what the mean squared error of the first output is taken to; ``loss``, and per parameter
 ``gradient/PARAMETER``, at up to 4096 elements ``positions/PARAMETER``, and ``float32/PARAMETER``, the norm of what it
-differs by in float32; ``names/VARIANT``, rows of parameter, the
-initializer that holds it, and "1" where it lies there transposed.
+differs by in float32; ``names/VARIANT``, rows of parameter, the initializer that holds it, and "1" where it lies there
+transposed; ``elements/VARIANT/PARAMETER/INITIALIZER``, where it lies there in another order, as weights of LSTMs do:
+rows of the element in ``positions`` and of that in the initializer.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -21,15 +23,17 @@ import json
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
 import torch
 from architecture import Architecture, Called, calibrated, prepared, tensors
+from kinks import off_kinks
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 FAMILIES = {"networks": "torch", "text": "transformers", "perception": "transformers", "vision": "torchvision"}
@@ -52,7 +56,41 @@ def build(architecture: Architecture) -> Called:
     module = prepared(architecture.build(), 0)
     called = Called(module, architecture.inputs, architecture.call)
     calibrated(module, lambda: called(*inputs(architecture, 0)))
+    if architecture.trains and (wide := in_float64(called, architecture)) is not None:
+        with without_float32():
+            off_kinks(wide, lambda: wide(*inputs(architecture, 0, torch.float64)))
+        with torch.no_grad():
+            for parameter, moved in zip(called.parameters(), wide.parameters(), strict=True):
+                parameter.copy_(moved)
     return called
+
+
+def in_float64(module: torch.nn.Module, architecture: Architecture) -> torch.nn.Module | None:
+    """A copy; None of a module that has float32 written in it."""
+    wide = copy.deepcopy(module).double()
+    try:
+        with torch.no_grad(), without_float32():
+            wide(*inputs(architecture, 0, torch.float64))
+    except Exception as error:
+        print(f"  {architecture.name}: not in float64: {str(error)[:120]}", file=sys.stderr)
+        return None
+    return wide
+
+
+@contextlib.contextmanager
+def without_float32() -> Iterator[None]:
+    """Numbers that a module makes on the way, and casts by ``float``, are float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def wide_if(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    return without_float32() if dtype == torch.float64 else contextlib.nullcontext()
 
 
 def inputs(architecture: Architecture, index: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -110,6 +148,26 @@ def parameter_names(path: Path, module: torch.nn.Module) -> np.ndarray:
     return np.array(rows).reshape(-1, 3)
 
 
+def other_orders(
+    path: Path, module: torch.nn.Module, known: Mapping[str, np.ndarray], variant: str
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Parameters that no initializer holds as they are, by initializers that have most of their elements."""
+    named = set(known[f"names/{variant}"][:, 0])
+    initializers = [(t.name, onnx.numpy_helper.to_array(t)) for t in onnx.load(path).graph.initializer]
+    for name, parameter in module.named_parameters():
+        positions = known.get(f"positions/{name}")
+        if name in named or positions is None or len(positions) < 8:
+            continue
+        wanted = parameter.detach().float().numpy().reshape(-1)[positions]
+        for own, array in initializers:
+            if array.dtype == np.float32 and array.size >= len(wanted):
+                values, index = np.unique(array, return_index=True)
+                at = np.searchsorted(values, wanted).clip(max=len(values) - 1)
+                held = np.flatnonzero(values[at] == wanted)
+                if len(held) > 0.9 * len(wanted):
+                    yield f"{name}/{own}", np.stack([held, index[at[held]]])
+
+
 def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= 1e-5 * np.abs(b).max())
 
@@ -118,17 +176,12 @@ def reference(architecture: Architecture) -> tuple[dict[str, np.ndarray], torch.
     """What PyTorch computes, and the module, folded, that it was computed with."""
     found: dict[str, np.ndarray] = {}
     plain = build(architecture)
-    dtype = torch.float64
-    try:
-        with torch.no_grad():
-            copy.deepcopy(plain).double()(*inputs(architecture, 0, dtype))
-    except Exception as error:  # a module that has float32 written in it
-        print(f"  {architecture.name}: not in float64: {str(error)[:120]}", file=sys.stderr)
-        dtype = torch.float32
-    exact = copy.deepcopy(plain).to(dtype)
+    exact = in_float64(plain, architecture)
+    dtype = torch.float32 if exact is None else torch.float64
+    exact = exact or copy.deepcopy(plain)
     for index in range(len(architecture.bindings())):
         found |= {f"feeds/{index}/{name}": array for name, array in architecture.feeds(index).items()}
-        with torch.no_grad():
+        with torch.no_grad(), wide_if(dtype):
             outputs = exact(*inputs(architecture, index, dtype))
         found |= {f"outputs/{index}/{i}": tensor.numpy() for i, tensor in enumerate(outputs)}
     module = folded(plain)
@@ -148,7 +201,8 @@ def gradients(module: torch.nn.Module, given: list[torch.Tensor], first: np.ndar
     random = np.random.default_rng(7)
     target = (first + first.std() * random.standard_normal(first.shape)).astype(np.float32)
     module.zero_grad()
-    y = module(*given)[0]
+    with wide_if(next(module.parameters()).dtype), mock.patch.object(torch.Tensor, "detach", lambda tensor: tensor):
+        y = module(*given)[0]  # a file has no detach
     off = float(np.abs(y.detach().numpy() - first).max() / np.abs(first).max())
     if off > 1e-3:
         raise ValueError(f"folding batch norms changes the result by {off:.2g}")
@@ -178,6 +232,7 @@ def export_all(architecture: Architecture, folder: Path) -> dict[str, str]:
             try:
                 export(architecture, variant, path)
                 found[f"names/{variant}"] = parameter_names(path, module)
+                found |= {f"elements/{variant}/{key}": rows for key, rows in other_orders(path, module, found, variant)}
             except Exception as error:  # an exporter's refusal is a result
                 failed[variant] = f"{type(error).__name__}: {error}"[:600]
                 path.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ EPSILON = 2.0**-24
 STEPS = 20
 RATE = 1e-4  # deep nets with fixed statistics of batches leave their losses with a larger one
 FIRST_ROUNDS = 3
+ZERO = 1e-9  # of the typical gradient, which float64 leaves of zero
 Arrays = dict[str, np.ndarray]
 
 
@@ -38,12 +39,7 @@ class Subject:
 
     def __init__(self, path: Path, threads: int, rounds: int) -> None:
         self.path, self.threads, self.rounds = path, threads, rounds
-        name, _, self.variant = path.stem.partition(".")
-        known = path.with_name(f"{name}.npz")
-        self.known: Arrays = {}
-        if self.variant and known.exists():
-            with np.load(known) as file:
-                self.known = {key: file[key] for key in file.files}
+        self.variant, self.known = path.stem.partition(".")[2], known_of(path)
         self.model = df.load(str(path))
         self.session = df.Session(self.model, devices=["cpu"], threads=threads)
 
@@ -54,10 +50,7 @@ class Subject:
             return random_arguments(self.model, shapes)
         if index and self.variant.endswith("fixed"):
             return None
-        prefix = f"feeds/{index}/"
-        found = {key.removeprefix(prefix): array for key, array in self.known.items() if key.startswith(prefix)}
-        read = {v.name for v in onnx.load(self.path, load_external_data=False).graph.input}
-        return {name: array for name, array in found.items() if name in read} or None
+        return known_feeds(self.path, self.known, index)
 
     def right(self, index: int, name: str, position: int, feeds: Arrays) -> np.ndarray | None:
         """An output by PyTorch, or by NumPy in float64."""
@@ -143,21 +136,38 @@ class Subject:
             own = {name: array / terms["weight"] for name, array in trainer.gradients.items()}
         wanted = {k.removeprefix("gradient/"): g for k, g in self.known.items() if k.startswith("gradient/")}
         typical = statistics.median(float(np.linalg.norm(g) / max(len(g), 1) ** 0.5) for g in wanted.values())
-        sums: Arrays = {}  # a parameter that is stored several times has a gradient in each copy
-        for parameter, name, transposed in self.known[f"names/{self.variant}"]:
-            if name in own and parameter in wanted:
-                array = own[name].T if transposed == "1" else own[name]
-                part = array.reshape(-1)[self.known[f"positions/{parameter}"]]
-                sums[parameter] = sums.get(parameter, 0) + part
+        sums = self._by_parameter(own, wanted)
         found = {"gradient_error": 0.0, "gradient_ratio": 0.0, "gradients": len(sums), "parameters": len(wanted)}
         for parameter, gradient in sums.items():
-            least = max(np.linalg.norm(wanted[parameter]), 1e-3 * typical * len(gradient) ** 0.5, 1e-30)
+            size, scale = np.linalg.norm(wanted[parameter]), typical * len(gradient) ** 0.5
+            # one that is zero but for float64's rounding, as of what softmax doesn't see, is a part of the typical one
+            least = max(scale if size < ZERO * scale else max(size, 1e-3 * scale), 1e-30)
             error = float(np.linalg.norm(gradient - wanted[parameter]) / least)
             other = float(self.known.get(f"float32/{parameter}", 0.0) / least)
             found["gradient_ratio"] = max(found["gradient_ratio"], error / max(other, EPSILON))
             if error > found["gradient_error"]:
                 found |= {"gradient_error": error, "gradient_at": str(parameter), "pytorch_gradient_error": other}
         return found
+
+    def _by_parameter(self, own: Arrays, wanted: Arrays) -> Arrays:
+        """Gradients of initializers as those of PyTorch's parameters, at the elements that are known of these.
+
+        A parameter that is stored several times has a gradient in each copy.
+        """
+        sums: Arrays = {}
+        for parameter, name, transposed in self.known[f"names/{self.variant}"]:
+            if name in own and parameter in wanted:
+                array = own[name].T if transposed == "1" else own[name]
+                part = array.reshape(-1)[self.known[f"positions/{parameter}"]]
+                sums[parameter] = sums.get(parameter, 0) + part
+        prefix = f"elements/{self.variant}/"
+        for key in self.known:
+            parameter, _, name = key.removeprefix(prefix).partition("/")
+            if key.startswith(prefix) and name in own:
+                held, positions = self.known[key]
+                sums[parameter] = sums.get(parameter, wanted[parameter].copy())
+                sums[parameter][held] = own[name].reshape(-1)[positions]
+        return sums
 
     def steps(self) -> dict[str, Any]:
         """Twenty steps of AdamW; the file saved then, in onnxruntime."""
@@ -190,6 +200,33 @@ STAGES: dict[str, Callable[[Subject], dict[str, Any]]] = {
 }
 
 
+def known_of(path: Path) -> Arrays:
+    """What PyTorch computed with a file's model, where that lies beside it."""
+    name, _, variant = path.stem.partition(".")
+    known = path.with_name(f"{name}.npz")
+    if not variant or not known.exists():
+        return {}
+    with np.load(known) as file:
+        return {key: file[key] for key in file.files}
+
+
+def known_feeds(path: Path, known: Arrays, index: int) -> Arrays | None:
+    """Inputs of a binding; None of one that isn't there."""
+    prefix = f"feeds/{index}/"
+    found = {key.removeprefix(prefix): array for key, array in known.items() if key.startswith(prefix)}
+    read = {v.name for v in onnx.load(path, load_external_data=False).graph.input}
+    return {name: array for name, array in found.items() if name in read} or None
+
+
+def refusal_of_onnxruntime(path: Path) -> dict[str, str]:
+    """Why onnxruntime can't run the file either, if that is so."""
+    try:
+        onnxruntime_session(str(path), 1).run(None, known_feeds(path, known_of(path), 0) or {})
+    except Exception as error:
+        return {"onnxruntime_refuses": str(error)[:200]}
+    return {}
+
+
 def deviation(found: Any, right: np.ndarray) -> float:
     """The largest difference as a part of the largest result; of whole numbers the share that differs."""
     if found is None or right.size == 0:
@@ -218,7 +255,7 @@ def main() -> None:
         subject = Subject(options.path, options.threads, options.rounds)
         say("load", {"loads": True})
     except Exception as error:
-        say("load", {"loads": False, "refusal": text_of(error)})
+        say("load", {"loads": False, "refusal": text_of(error), **refusal_of_onnxruntime(options.path)})
     for stage in options.stages if subject is not None else ():
         try:
             say(stage, STAGES[stage](subject))

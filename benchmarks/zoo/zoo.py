@@ -85,7 +85,7 @@ def line(row: Mapping[str, Any]) -> str:
     """A row of the page."""
     failed = [f"{key.removesuffix('_failed')}: {text}" for key, text in row.items() if key.endswith("_failed")]
     if "refusal" in row:
-        failed = [row["refusal"]]
+        failed = [refusal_of(row)]
     loads = row.get("loads")
     cells = [row["model"], loads if isinstance(loads, str) else "yes" if loads else "no"]
     cells += [
@@ -97,6 +97,12 @@ def line(row: Mapping[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def refusal_of(row: Mapping[str, Any]) -> str:
+    """Why a model isn't loaded; where onnxruntime can't run the file either, what that says."""
+    said = row.get("onnxruntime_refuses")
+    return f"{row['model']} is not valid: {said}" if said else str(row["refusal"])
+
+
 def _short(value: Any) -> str:
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
@@ -106,10 +112,11 @@ def joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"model": rows[0]["model"].partition(".")[0]}
     found["loads"] = f"{sum(bool(row.get('loads')) for row in rows)} of {len(rows)}"
     for key in sorted({key for row in rows for key in row} - found.keys()):
-        values = [row[key] for row in rows if key in row and not (key == "refusal" and row.get("loads"))]
-        if not values:
-            continue
-        if key == "refusal" or key.endswith("_failed"):
+        values = [row[key] for row in rows if key in row]
+        if key == "refusal":
+            refused = [refusal_of(row) for row in rows if not row.get("loads")]
+            found |= {key: refused[0]} if refused else {}
+        elif key.endswith("_failed"):
             found[key] = values[0]
         elif all(isinstance(v, (int, float)) for v in values):
             found[key] = max(values)
