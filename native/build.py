@@ -51,6 +51,8 @@ WARNINGS = ("-Wall", "-Wextra")
 # floating-point exception flags are not read.
 KERNEL_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 CUDA_ARCHS = "80;90"
+# Before glibc 2.34 the dynamic loader's functions are a separate library.
+LOADER = ("-ldl",) if sys.platform.startswith("linux") else ()
 # ptxas tells what each kernel takes of a multiprocessor; it goes to a file beside the object (``usage_of``).
 CUDA_USAGE = "-Xptxas=-v"
 # The records of kernels name the members that they set.
@@ -107,12 +109,12 @@ def runtime_library() -> Library:
     binding = OBJECTS / "_runtime.c"
     binding.parent.mkdir(parents=True, exist_ok=True)
     ffi.emit_c_code(str(binding))  # leaves the file alone when nothing changed
-    includes = (f"-I{INCLUDE}", f"-I{RUNTIME}")
+    includes = include_flags(INCLUDE, RUNTIME)
     python = (f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
     flags = (optimization(), *WARNINGS, *includes)
     units = [Unit(path, flags, object_name(RUNTIME, path)) for path in sorted(RUNTIME.rglob("*.c"))]
-    units.append(Unit(binding, ("-O2", f"-I{NATIVE}", *includes, *python), "runtime/binding"))
-    return Library("dataflow._runtime", "PyInit__runtime", tuple(units), c_compiler(), ("-lm", *dl_flags()))
+    units.append(Unit(binding, ("-O2", *include_flags(NATIVE), *includes, *python), "runtime/binding"))
+    return Library("dataflow._runtime", "PyInit__runtime", tuple(units), c_compiler(), ("-lm", *LOADER))
 
 
 def cpu_library() -> Library:
@@ -123,7 +125,7 @@ def cpu_library() -> Library:
     where the compiler knows these dot products, and ``DF_VNNI`` tells the files for those sets.
     """
     compiler = c_compiler()
-    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CPU}")
+    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, *include_flags(INCLUDE, NATIVE, CPU))
     x86_64 = platform.machine().lower() in ("x86_64", "amd64")
     amx = ("-DDF_AMX",) if x86_64 and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if x86_64 or not own}
@@ -138,7 +140,7 @@ def cpu_library() -> Library:
         for isa, own in special.get(source.parent.name, isas).items():
             everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")
             units.append(Unit(source, (*everywhere, *own), f"{object_name(CPU, source)}-{isa}"))
-    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *dl_flags()))
+    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *LOADER))
 
 
 def cuda_library(nvcc: str) -> Library:
@@ -150,14 +152,19 @@ def cuda_library(nvcc: str) -> Library:
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
     compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
-    flags = (CUDA_USAGE, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CUDA}")
+    flags = (CUDA_USAGE, *include_flags(INCLUDE, NATIVE, CUDA))
     units = [Unit(path, flags, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
 
 
 def object_name(folder: Path, source: Path) -> str:
     """``cpu/conv/winograd`` for native/cpu/conv/winograd.c: files of one name stand in several folders."""
-    return str(folder.name / source.relative_to(folder).with_suffix(""))
+    return str(source.relative_to(folder.parent).with_suffix(""))
+
+
+def include_flags(*folders: Path) -> tuple[str, ...]:
+    """From the top folder, where the compiler runs: objects of one copy of the tree serve in another."""
+    return tuple(f"-I{os.path.relpath(folder, ROOT)}" for folder in folders)
 
 
 def find_nvcc() -> str | None:
@@ -205,8 +212,7 @@ def build_library(library: Library, target: Path) -> None:
     link = [*library.compiler, *shared_flags(library), *map(str, objects), *library.link]
     stamp = OBJECTS / f"{library.name}.link"
     wanted = shlex.join([*link, str(target)])
-    linked = stamp.exists() and stamp.read_text() == wanted
-    if linked and target.exists() and target.stat().st_mtime >= newest:
+    if stamp.exists() and stamp.read_text() == wanted and target.exists() and target.stat().st_mtime >= newest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     run_to(target, link)
@@ -215,22 +221,21 @@ def build_library(library: Library, target: Path) -> None:
 
 def compile_unit(compiler: Sequence[str], unit: Unit) -> Path:
     """The object of ``unit``, compiled unless it is newer than the source and all headers that it read."""
-    command = [*compiler, *unit.flags]
     target = object_of(compiler, unit)
-    needs = target.with_suffix(".d")
-    if is_current(target, needs):
+    if is_current(target, needs := target.with_suffix(".d")):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # The dependency file is written first: without the object it means nothing.
     usage = usage_of(target) if CUDA_USAGE in unit.flags else None
-    run_to(target, [*command, "-MMD", "-MF", str(needs), "-MT", "object", "-c", str(unit.source)], usage)
+    source = os.path.relpath(unit.source, ROOT)
+    run_to(target, [*compiler, *unit.flags, "-MMD", "-MF", str(needs), "-MT", "object", "-c", source], usage)
     return target
 
 
 def object_of(compiler: Sequence[str], unit: Unit) -> Path:
     """Where the object of ``unit`` lies; another one for other flags."""
-    digest = hashlib.sha256(shlex.join([*compiler, *unit.flags]).encode()).hexdigest()[:12]
-    return OBJECTS / f"{unit.name}-{digest}.o"
+    digest = hashlib.sha256(shlex.join([*compiler, *unit.flags]).encode()).hexdigest()
+    return OBJECTS / f"{unit.name}-{digest[:12]}.o"
 
 
 def usage_of(target: Path) -> Path:
@@ -244,7 +249,7 @@ def is_current(target: Path, needs: Path) -> bool:
         return False
     made = target.stat().st_mtime
     names = needs.read_text().partition(":")[2].replace("\\\n", " ").split()
-    return all(path.exists() and path.stat().st_mtime <= made for path in map(Path, names))
+    return all(path.exists() and path.stat().st_mtime <= made for path in (ROOT / name for name in names))
 
 
 def run_to(target: Path, command: Sequence[str], usage: Path | None = None) -> None:
@@ -258,7 +263,7 @@ def run_to(target: Path, command: Sequence[str], usage: Path | None = None) -> N
     sys.stdout.write(f"{shlex.join(line)}\n")
     sys.stdout.flush()
     try:
-        done = subprocess.run(line, check=False, stderr=None if usage is None else subprocess.PIPE, text=True)
+        done = subprocess.run(line, check=False, cwd=ROOT, stderr=None if usage is None else subprocess.PIPE, text=True)
         if usage is not None:
             usage.write_text(done.stderr)
             lines = done.stderr.splitlines(keepends=True)
@@ -290,11 +295,6 @@ def shared_flags(library: Library) -> tuple[str, ...]:
     script = OBJECTS / f"{library.name}.map"
     script.write_text(f"{{ global: {library.exports}; local: *; }};\n")
     return ("-shared", "-Xlinker", f"--version-script={script}")
-
-
-def dl_flags() -> tuple[str, ...]:
-    """Links libdl on Linux: before glibc 2.34 the dynamic loader's functions are a separate library."""
-    return ("-ldl",) if sys.platform.startswith("linux") else ()
 
 
 # ---- the setuptools command --------------------------------------------------------------------------

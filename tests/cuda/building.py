@@ -29,7 +29,7 @@ def standin_library():
     """Its path, built like the plugin, but by the C++ compiler; only what changed."""
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
-    includes = (f"-I{folder}" for folder in (build.INCLUDE, build.NATIVE, build.CUDA, HERE / "standin"))
+    includes = build.include_flags(build.INCLUDE, build.NATIVE, build.CUDA, HERE / "standin")
     small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
     flags = ("-x", "c++", *small_strips, "-DDF_FUSED_BLOCKS=1", *includes)
     units = tuple(

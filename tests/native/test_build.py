@@ -163,3 +163,11 @@ def test_cuda_has_binaries_and_ptx_and_warnings_are_errors_where_they_are_in_c(b
     assert not any("fast" in flag for flag in flags)
     monkeypatch.setenv("CFLAGS", "-Werror")
     assert "-Werror=all-warnings" in build.cuda_library("nvcc").compiler
+
+
+def test_objects_of_a_copy_are_those_of_the_tree(build):
+    """What is compiled in one copy of the tree can be used in another: no flag and no name holds the tree's path."""
+    for library in (build.runtime_library(), build.cpu_library(), build.cuda_library("nvcc")):
+        objects = [str(build.object_of(library.compiler, unit).relative_to(build.OBJECTS)) for unit in library.units]
+        assert len(set(objects)) == len(library.units)
+        assert not [flag for unit in library.units for flag in unit.flags if str(ROOT) in flag]
