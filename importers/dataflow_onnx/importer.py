@@ -372,7 +372,7 @@ class Importer:
         return self.static.compute(value, {}, default_registry().reference_kernels)
 
     def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter", single: bool = True) -> Value:
-        """The value of a tensor that, if stored, is a parameter; with ``single``, also when it has one element."""
+        """The value of a tensor that, if stored, is a parameter; ``single``: also one of one element, if no scalar."""
         value = self.value(tensor)
         if tensor.outer is not None and self.around is not None:
             self.around.weight(tensor.outer, trainable, role, single)
@@ -385,7 +385,7 @@ class Importer:
                 return value
             if role == "statistic":
                 self.roles[name] = role, False
-            elif (array.size > 1 or (single and array.shape == (1,))) and _is_finite(array):
+            elif (array.size > 1 or (single and array.size == 1 and array.ndim > 0)) and _is_finite(array):
                 self.roles[name] = role, trainable and role == "parameter"
         return value
 

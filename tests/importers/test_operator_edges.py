@@ -184,3 +184,22 @@ def test_reductions(op):
         check(op, [x, np.array(axes, np.int64)], stored=[1], keepdims=keepdims)
     check(op, [x], noop_with_empty_axes=1)
     check(op, [numbers()])
+
+
+def test_weights_of_one_element_are_parameters():
+    """A product with one feature and the slope of a PRelu have a matrix of one element; a scalar is no weight."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("PRelu", ["h", "slope"], ["p"]),
+        helper.make_node("Mul", ["p", "half"], ["y"]),
+    ]
+    arrays = {"w": np.full((1, 1), 2, np.float32), "slope": np.full((1, 1), 0.25, np.float32), "half": np.float32(0.5)}
+    file = onnx_model(nodes, [("x", onnx.TensorProto.FLOAT, ["n", 1])], [("y", onnx.TensorProto.FLOAT, None)],
+                      [(name, np.asarray(array)) for name, array in arrays.items()])  # fmt: skip
+    model = load_bytes(file.SerializeToString())
+    assert {name for name, p in model.parameters.items() if p.trainable} == {"w", "slope"}
+    with df.Trainer(model, "mse", df.optim.SGD(lr=1.0), devices="cpu") as trainer:
+        trainer.step({"x": np.array([[-1.0]], np.float32), "labels": np.array([[0.0]], np.float32)})
+    # y = -0.25, its square's gradient -0.5; dy/dw = slope * x / 2 and dy/dslope = w * x / 2
+    assert model.parameters["w"].array == 2 - 0.5 * 0.125
+    assert model.parameters["slope"].array == 0.25 - 0.5 * 1.0
