@@ -1,4 +1,4 @@
-"""What the documents say is done, literally: the README's code, and both recipes of CONTRIBUTING."""
+"""What the documents say is done, literally: the README's code, and the recipes of CONTRIBUTING for this tree."""
 
 import os
 import re
@@ -186,11 +186,6 @@ def kit(folder):
     done = python(code, cwd=folder, path=[folder])
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_recipe_for_a_device(abacus):
-    found = kit(abacus)
-    assert "'passed': " in found and "failed" not in found and "untested" not in found
 
 
 @pytest.mark.parametrize(
