@@ -161,9 +161,9 @@ def other_orders(
         wanted = parameter.detach().float().numpy().reshape(-1)[positions]
         for own, array in initializers:
             if array.dtype == np.float32 and array.size >= len(wanted):
-                values, index = np.unique(array, return_index=True)
+                values, index, times = np.unique(array, return_index=True, return_counts=True)
                 at = np.searchsorted(values, wanted).clip(max=len(values) - 1)
-                held = np.flatnonzero(values[at] == wanted)
+                held = np.flatnonzero((values[at] == wanted) & (times[at] == 1))  # random numbers may be equal
                 if len(held) > 0.9 * len(wanted):
                     yield f"{name}/{own}", np.stack([held, index[at[held]]])
 

@@ -8,6 +8,7 @@ import logging
 import statistics
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,8 @@ from dataflow.cli.bench import random_arguments
 EPSILON = 2.0**-24
 STEPS = 20
 RATE = 1e-4  # deep nets with fixed statistics of batches leave their losses with a larger one
-FIRST_ROUNDS = 3
+FIRST_ROUNDS = LEAST_ROUNDS = 3
+TIMED_SECONDS = 30  # for the rounds of a model, if that is enough for the least
 ZERO = 1e-9  # of the typical gradient, which float64 leaves of zero
 Arrays = dict[str, np.ndarray]
 
@@ -107,7 +109,11 @@ class Subject:
         feeds = self.feeds(0) or {}
         theirs = onnxruntime_session(str(self.path), self.threads)
         runs = {"dataflow": lambda: self.session.run(feeds), "onnxruntime": lambda: theirs.run(None, feeds)}
-        times = interleaved(self.rounds, {name: rested(run) for name, run in runs.items()})
+        begin = time.perf_counter()
+        competitors = {name: rested(run) for name, run in runs.items()}
+        interleaved(1, competitors)
+        fits = int(TIMED_SECONDS / (time.perf_counter() - begin))
+        times = interleaved(max(LEAST_ROUNDS, min(self.rounds, fits)), competitors)
         found = {f"{name}_ms": statistics.median(t) * 1e3 for name, t in times.items()}
         return found | {"ratio": ratio(times["dataflow"], times["onnxruntime"])}
 

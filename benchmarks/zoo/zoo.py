@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -152,17 +153,24 @@ def main() -> None:
     rows = read(options.results)
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(name, None)
-    for path in models(options.folder, options.only):
-        if options.list:
+    paths = list(models(options.folder, options.only))
+    if options.list:
+        for path in paths:
             print(line(rows.get(path.stem, {"model": path.stem})))
-        elif options.again or path.stem not in rows:
-            limit = int(options.memory * 2**30)
-            row = measure(path, options.stages, options.seconds, limit, options.threads)
-            kept = {k: v for k, v in rows.get(path.stem, {}).items() if k != "refusal" and not k.endswith("_failed")}
-            row = rows[path.stem] = kept | row
-            with options.results.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(line(row), flush=True)
+        return
+    wanted = [path for path in paths if options.again or path.stem not in rows]
+    begin = time.monotonic()
+    for done, path in enumerate(wanted, 1):
+        limit = int(options.memory * 2**30)
+        row = measure(path, options.stages, options.seconds, limit, options.threads)
+        kept = {k: v for k, v in rows.get(path.stem, {}).items() if k != "refusal" and not k.endswith("_failed")}
+        row = rows[path.stem] = kept | row
+        with options.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(line(row), flush=True)
+        spent = time.monotonic() - begin
+        left = f"about {spent / done * (len(wanted) - done) / 60:.0f} minutes left"
+        print(f"{done} of {len(wanted)} after {spent / 60:.0f} minutes, {left}", file=sys.stderr, flush=True)
     if options.page:
         write_page(dict(sorted(rows.items())))
 
