@@ -1,33 +1,42 @@
 """Attention as one op: softmax(scale * q k' + mask) v, and linear attention.
 
-The first nobody writes by hand: it is found where exporters left its parts; see lower/fuse.py. A device without a
-kernel for it runs these.
+The first nobody writes by hand: it is found where exporters left its parts; see passes/fuse_attention.py. A device
+without a kernel for it runs these.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Shape
 from ..ir.graph import Node
-from ..ir.op import MultiOp, Op, Pattern
+from ..ir.op import MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import add, div, exp, log, mul, sub
+from .arithmetic import abs_, add, div, exp, log, maximum, mul, sub, tanh
 from .control_flow import scan
 from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype
 from .linalg import matmul, swapped
-from .logic import is_nan, where
+from .logic import greater, is_nan, where
 from .reduce import reduce_max, reduce_sum
 from .shape import reshape, transpose
 from .softmax import softmax
 
-_SWAP_HEADS = (0, 2, 1, 3)  # (batch, heads, rows, size) <-> (batch, rows, heads, size)
+INEXACT = 256.0
+"""Beyond it float32 leaves too little of the logarithm in a log-sum, as where a mask of -10000 or the least number is
+on all of a row: weights are divided by their sum then."""
+
+
+def rows_first(rank: int) -> tuple[int, ...]:
+    """The permutation of (batch, heads..., rows, size) to (batch, rows, heads..., size)."""
+    return (0, rank - 2, *range(1, rank - 2), rank - 1)
+
+
+def _heads_first(rank: int) -> tuple[int, ...]:
+    """The permutation back."""
+    return (0, *range(2, rank - 1), 1, rank - 1)
 
 
 def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None) -> Shape:
@@ -58,19 +67,29 @@ def _infer(
     scale: float,
     transposed: bool,
     safe: bool,
+    softcap: float,
 ) -> tuple[TensorType, TensorType]:
     shape = _scores(q, kt, v, mask)
+    need(0 <= softcap < math.inf, f"attention: softcap is {softcap}; expected a number above 0, or 0 for none")
     y = (*shape[:-1], v.shape[-1])
     if transposed:
-        need(len(y) == 4, f"attention: transposed is for four axes; the result is {y}")
-        y = tuple(y[axis] for axis in _SWAP_HEADS)
+        need(len(y) >= 4, f"attention: transposed is for four axes or more; the result is {y}")
+        y = tuple(y[axis] for axis in rows_first(len(y)))
     return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
 
 def _decompose(
-    q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, transposed: bool, safe: bool
+    q: Value,
+    kt: Value,
+    v: Value,
+    mask: Value | None = None,
+    *,
+    scale: float,
+    transposed: bool,
+    safe: bool,
+    softcap: float,
 ) -> Any:
-    scores = _scored(q, kt, mask, scale)
+    scores = _masked(_scaled(q, kt, scale, softcap), mask)
     weights = softmax(scores, axis=-1)
     y = matmul(_instead_of_nan(weights, 0.0) if safe else weights, v)
     most = reduce_max(scores, axes=(-1,), keepdims=True)
@@ -78,16 +97,28 @@ def _decompose(
     logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
     if safe:
         logsum = _instead_of_nan(logsum, math.inf)
-    return (transpose(y, perm=_SWAP_HEADS) if transposed else y), logsum
+    return (transpose(y, perm=rows_first(y.type.rank)) if transposed else y), logsum
 
 
 def _instead_of_nan(x: Value, number: float) -> Value:
     return where(is_nan(x), number, x)
 
 
-def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
-    scores = mul(matmul(q, kt), scale)
+def _scaled(q: Value, kt: Value, scale: float, softcap: float) -> Value:
+    scores = matmul(q, kt)
+    return mul(tanh(mul(scores, scale / softcap)), softcap) if softcap else mul(scores, scale)
+
+
+def _masked(scores: Value, mask: Value | None) -> Value:
     return scores if mask is None else add(scores, mask)
+
+
+def _before_cap(ds: Value, scores: Value, softcap: float) -> Value:
+    """The cotangent of scores before they were capped, from that of the capped ones."""
+    if not softcap:
+        return ds
+    tangent = mul(scores, 1 / softcap)
+    return mul(ds, sub(1.0, mul(tangent, tangent)))
 
 
 def _errors(
@@ -101,31 +132,39 @@ def _errors(
     scale: float,
     transposed: bool,
     safe: bool,
-) -> tuple[Value, Value, Value]:
-    """The weights, the cotangent of the scores, and dy with heads before rows."""
+    softcap: float,
+) -> tuple[Value, Value, Value, Value]:
+    """The scores without mask, the weights, the cotangent of the masked scores, and dy with heads before rows."""
     if transposed:
-        dy, y = transpose(dy, perm=_SWAP_HEADS), transpose(y, perm=_SWAP_HEADS)
+        perm = _heads_first(dy.type.rank)
+        dy, y = transpose(dy, perm=perm), transpose(y, perm=perm)
     column = (*logsum.type.shape, 1)
-    weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
+    scores = _scaled(q, kt, scale, softcap)
+    weights = exp(sub(_masked(scores, mask), reshape(logsum, shape=column)))
+    inexact = greater(reshape(abs_(logsum), shape=column), INEXACT)
+    total = maximum(reduce_sum(weights, axes=(-1,), keepdims=True), 1e-30)
+    weights = where(inexact, div(weights, total), weights)
     if safe:
         weights = _instead_of_nan(weights, 0.0)
     delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=True)
-    return weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
+    return scores, weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
 
 
 def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tuple[Value, ...]:
     q, kt, v, mask = (*node.inputs, None)[:4]
     y, logsum = node.outputs
     assert q is not None and kt is not None and v is not None and y is not None and logsum is not None
-    scale, options = node.attributes["scale"], node.attributes
+    scale, softcap, options = node.attributes["scale"], node.attributes["softcap"], node.attributes
     if dy is None:
         dy = mul(y, 0.0)
     dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, **options)
-    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, **options)  # dead where the mask needs no gradient
+    # Dead where the mask needs no gradient.
+    scores, weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, **options)
     dkt = swapped(dk)
     if dlogsum is not None:
         more = mul(weights, reshape(dlogsum, shape=(*dlogsum.type.shape, 1)))
         ds = add(ds, more)
+        more = _before_cap(more, scores, softcap)
         dq = add(dq, mul(matmul(more, swapped(kt)), scale))
         dkt = add(dkt, mul(matmul(swapped(q), more), scale))
     return (dq, dkt, dv) if mask is None else (dq, dkt, dv, ds)
@@ -143,8 +182,9 @@ def _grad_infer(
     scale: float,
     transposed: bool,
     safe: bool,
+    softcap: float,
 ) -> tuple[TensorType, ...]:
-    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed, safe=safe)
+    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed, safe=safe, softcap=softcap)
     given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
     need((y, logsum) == expected and dy == y, given)
     lead = logsum.shape[:-1]
@@ -164,9 +204,10 @@ def _grad_decompose(
     scale: float,
     transposed: bool,
     safe: bool,
+    softcap: float,
 ) -> tuple[Value, ...]:
-    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed, safe)
-    ds = mul(ds, scale)
+    scores, weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed, safe, softcap)
+    ds = mul(_before_cap(ds, scores, softcap), scale)
     return matmul(ds, swapped(kt)), matmul(swapped(ds), q), matmul(swapped(weights), dy)
 
 
@@ -186,56 +227,18 @@ def _cost(node: Node) -> int:
     return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
 
 
-def _pattern(scores: Callable[..., Any], scale: Callable[..., float], transposed: bool, safe: bool) -> Pattern:
-    """The pattern with these scores, which are made with constants of which the scale is a function."""
-
-    def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
-        made = scores(q, kt, **constants)
-        weights = softmax(made if mask is None else add(made, mask), axis=-1)
-        y = matmul(_instead_of_nan(weights, 0.0) if safe else weights, v)
-        return transpose(y, perm=_SWAP_HEADS) if transposed else y
-
-    @functools.wraps(scale)
-    def attributes(**constants: float) -> dict[str, float]:
-        return {"scale": scale(**constants), "transposed": transposed, "safe": safe}
-
-    return Pattern(build, attributes)
-
-
-def _inverse(a: float) -> float:
-    """1 / a; by zero an infinity, as the division of the scores gives."""
-    return 1 / a if a else math.copysign(math.inf, a)
-
-
-def _patterns() -> Iterator[Pattern]:
-    """The scale behind the product, on its operands, as factor or divisor, or none; the result transposed, or not.
-
-    Weights that are NaN become 0 in what PyTorch exports of ``scaled_dot_product_attention`` with a mask.
-    """
-    positions: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
-        (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
-        (lambda q, kt, a: div(matmul(q, kt), a), _inverse),
-        (lambda q, kt, a, b: matmul(mul(q, a), mul(kt, b)), lambda a, b: a * b),
-        (lambda q, kt, a: matmul(mul(q, a), kt), lambda a: a),
-        (lambda q, kt, a: matmul(div(q, a), kt), _inverse),
-        (matmul, lambda: 1.0),
-    )
-    for (scores, scale), transposed, safe in itertools.product(positions, (True, False), (True, False)):
-        yield _pattern(scores, scale, transposed, safe)
-
-
 attention: Op = Op(
     "attention",
     ("q", "kt", "v", "mask?"),
     _infer,
     outputs=("y", "+logsum"),
-    attributes={"scale": 1.0, "transposed": False, "safe": False},
+    attributes={"scale": 1.0, "transposed": False, "safe": False, "softcap": 0.0},
     gradient=_gradient,
     decompose=_decompose,
     cost=_cost,
-    pattern=tuple(_patterns()),
     doc="y (..., M, E) = softmax(scale * q kt + mask) v with q (..., M, D), kt (..., D, N), v (..., N, E) and a mask "
-    "that broadcasts to (..., M, N); transposed: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum "
+    "that broadcasts to (..., M, N); transposed: y is (batch, M, heads..., E); softcap above 0: scores before the mask "
+    "are softcap * tanh(scale * q kt / softcap). logsum (..., M): the logarithm of the sum "
     "of e^scores along rows. safe: weights that are NaN, as in a row of scores that are all -infinity, are 0, and the "
     "row's logsum is infinity",
 )
@@ -245,11 +248,12 @@ attention_grad: MultiOp = MultiOp(
     ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
     _grad_infer,
     outputs=("dq", "dk", "dv"),
-    attributes={"scale": 1.0, "transposed": False, "safe": False},
+    attributes={"scale": 1.0, "transposed": False, "safe": False, "softcap": 0.0},
     decompose=_grad_decompose,
     cost=_grad_cost,
     doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "
-    "scores' leading axes, from a cotangent dy and both results of attention",
+    "scores' leading axes, from a cotangent dy and both results of attention; where |logsum| is above 256, weights are "
+    "divided by their sum",
 )
 
 # ---- linear attention: a matrix per head that each token changes and reads --------------------------------

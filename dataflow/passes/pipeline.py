@@ -16,6 +16,7 @@ from .conv_pads import pad_in_convs
 from .dead_code import eliminate_dead_code
 from .fold_affine import fold_affine
 from .fuse import fuse
+from .fuse_attention import fuse_attention
 from .fuse_elementwise import fuse_elementwise
 from .identities import remove_identities
 from .padding_taps import drop_padding_taps
@@ -87,6 +88,11 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
+        "fuse_attention",
+        "differentiate",
+        lambda graph, at: fuse_attention(graph, at.targets, at.mutable, differentiable=True),
+    ),
+    Pass(
         "fuse",
         "differentiate",
         lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable, differentiable=True),
@@ -103,6 +109,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
+    Pass("fuse_attention", "fuse", lambda graph, at: fuse_attention(graph, at.targets, at.mutable)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
     Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
     Pass("squares", "fuse", lambda graph, at: multiply_squares(graph, at.mutable)),

@@ -7,10 +7,23 @@ import numpy as np
 from .arrays import Array, Attributes, Code, upcast
 from .linalg import matmul
 
+INEXACT = 256.0  # see the op
 
-def _scores(attributes: Attributes, q: Array, kt: Array, mask: Array | None) -> Array:
-    scores: Array = matmul({}, q, kt) * np.asarray(attributes["scale"], q.dtype)
-    return scores if mask is None else scores + mask
+
+def _scores(attributes: Attributes, q: Array, kt: Array) -> Array:
+    """Without the mask."""
+    scale, cap = np.asarray(attributes["scale"], q.dtype), np.asarray(attributes["softcap"], q.dtype)
+    scores: Array = matmul({}, q, kt)
+    return np.tanh(scores * (scale / cap)) * cap if cap else scores * scale
+
+
+def _rows_first(x: Array) -> Array:
+    """(batch, heads..., rows, size) as (batch, rows, heads..., size)."""
+    return np.moveaxis(x, -2, 1)
+
+
+def _heads_first(x: Array) -> Array:
+    return np.moveaxis(x, 1, -2)
 
 
 def _instead_of_nan(x: Array, number: float) -> Array:
@@ -18,7 +31,8 @@ def _instead_of_nan(x: Array, number: float) -> Array:
 
 
 def _attention(attributes: Attributes, q: Array, kt: Array, v: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    scores = _scores(attributes, q, kt, mask)
+    scores = _scores(attributes, q, kt)
+    scores = scores if mask is None else scores + mask
     most = scores.max(-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - most)
     total = weights.sum(-1, keepdims=True)
@@ -26,18 +40,23 @@ def _attention(attributes: Attributes, q: Array, kt: Array, v: Array, mask: Arra
     if attributes["safe"]:
         weights, logsum = _instead_of_nan(weights, 0), _instead_of_nan(logsum, np.inf)
     y = matmul({}, weights, v)
-    return y.transpose(0, 2, 1, 3) if attributes["transposed"] else y, logsum
+    return _rows_first(y) if attributes["transposed"] else y, logsum
 
 
 def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
     dy, y, logsum, q, kt, v = operands[:6]
     mask = operands[6] if len(operands) > 6 else None
     if attributes["transposed"]:
-        dy, y = dy.transpose(0, 2, 1, 3), y.transpose(0, 2, 1, 3)
-    weights = np.exp(_scores(attributes, q, kt, mask) - logsum[..., None])
+        dy, y = _heads_first(dy), _heads_first(y)
+    scores = _scores(attributes, q, kt)
+    weights = np.exp((scores if mask is None else scores + mask) - logsum[..., None])
+    inexact = np.abs(logsum[..., None]) > INEXACT
+    weights = np.where(inexact, weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30), weights)
     if attributes["safe"]:
         weights = _instead_of_nan(weights, 0)
     errors = weights * (dy @ np.swapaxes(v, -1, -2) - (dy * y).sum(-1, keepdims=True))
+    if attributes["softcap"]:
+        errors = errors * (1 - np.square(scores / np.asarray(attributes["softcap"], errors.dtype)))
     errors *= np.asarray(attributes["scale"], errors.dtype)
     return errors @ np.swapaxes(kt, -1, -2), np.swapaxes(errors, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dy
 

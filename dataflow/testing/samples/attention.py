@@ -24,6 +24,9 @@ def _attention() -> list[Sample]:
     rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
     safe = (x(2, 5, 3), x(2, 3, 7), x(2, 7, 4), x(5, 7))
     rows.append(Sample(ops.attention, safe, {"safe": True}, gradient=(0, 1, 2, 3)))
+    rows.append(Sample(ops.attention, safe, {"softcap": 1.5, "scale": 0.8}, gradient=(0, 1, 2, 3)))
+    shared = (x(2, 2, 3, 5, 4), x(2, 2, 1, 4, 6), x(2, 2, 1, 6, 7), x(2, 1, 1, 5, 6))  # by heads of a group
+    rows.append(Sample(ops.attention, shared, {"transposed": True}))
     return rows
 
 
@@ -47,6 +50,10 @@ def _attention_grad() -> list[Sample]:
     broadcast = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
     rows.append(Sample(ops.attention_grad, broadcast))
     rows.append(Sample(ops.attention_grad, heads[:6], {"scale": -0.5, "transposed": True, "safe": True}))
+    shared = (
+        x(2, 5, 2, 3, 7), x(2, 5, 2, 3, 7), _sums(2, 2, 3, 5), x(2, 2, 3, 5, 4), x(2, 2, 1, 4, 6), x(2, 2, 1, 6, 7),
+    )  # fmt: skip
+    rows.append(Sample(ops.attention_grad, shared, {"transposed": True, "softcap": 2.0}))
     return rows
 
 

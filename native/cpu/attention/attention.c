@@ -48,6 +48,7 @@ typedef struct plan {
   int64_t batch, m, n, d, e;
   int64_t y_row;      /* distance of two rows of y */
   int64_t transposed; /* the rows of a batch entry lie |y_row| apart between others' */
+  int64_t heads;      /* whose rows lie between each other */
   int64_t rows, down; /* of a task; tasks per batch entry */
   int64_t height;     /* rows of a tile, or of a block */
   int32_t blocks;     /* products are gemm/gemm.h's */
@@ -144,7 +145,8 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
     plan_sizes(p, (y)->shape, (y)->rank);                                                          \
   } while (0)
 
-/* The batch is that of y, whose axes are (..., m, e), or (batch, m, heads, e) when transposed. */
+/* The batch is that of y, whose axes are (..., m, e), or (batch, m, heads..., e) when transposed.
+ */
 static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->m = p->q.shape[p->q.rank - 2];
   p->d = p->q.shape[p->q.rank - 1];
@@ -154,10 +156,11 @@ static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->y_row = p->e;
   for (int32_t axis = 0; axis < p->n_lead; axis++)
     p->lead[axis] = y[axis];
-  if (p->transposed) {
-    p->lead[1] = y[2];
-    p->y_row = y[2] * p->e;
+  for (int32_t axis = 1; p->transposed && axis < p->n_lead; axis++) {
+    p->lead[axis] = y[axis + 1];
+    p->y_row *= y[axis + 1];
   }
+  p->heads = p->transposed ? df_product(p->lead, 1, p->n_lead) : 1;
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
@@ -167,7 +170,7 @@ typedef struct attention {
   plan p;
   const float *q, *kt, *v, *mask;
   float *y, *logsum; /* null where nobody wants it */
-  float scale;
+  float scale, cap;
   int safe;
   float *workspace;
 } attention;
@@ -235,7 +238,8 @@ static void weigh_rows(const attention *run, const task *at, int64_t i, int64_t 
                        int64_t begin, int64_t n) {
   const plan *p = &run->p;
   for (int64_t r = 0; r < rows; r++) {
-    df_attention_row row = {at->scores + r * p->scores_row, n, run->scale, NULL, 0};
+    df_attention_row row = {
+        .scores = at->scores + r * p->scores_row, .n = n, .scale = run->scale, .cap = run->cap};
     if (p->masked)
       df_attention_mask(&row, at->mask + (i + r) * p->mask.row + begin * p->mask.column,
                         p->mask.column, at->mask_row);
@@ -321,7 +325,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   const int64_t entry = index / p->down, first = index % p->down * p->rows;
   const int64_t end = df_min(p->m, first + p->rows);
   const int64_t y_entry = p->transposed
-                              ? entry / p->lead[1] * p->m * p->y_row + entry % p->lead[1] * p->e
+                              ? entry / p->heads * p->m * p->y_row + entry % p->heads * p->e
                               : entry * p->m * p->e;
   float *scratch = run->workspace + worker * p->scratch;
   task at = {.q = df_matrix_of(run->q, &p->q, p->lead, p->n_lead, entry),
@@ -364,6 +368,7 @@ static df_status run_attention(const df_call *call) {
                    .v = call->inputs[2].data,
                    .y = y->data,
                    .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                   .cap = (float)df_attr_float(call, DF_ATTENTION_SOFTCAP),
                    .safe = df_attr_int(call, DF_ATTENTION_SAFE) != 0,
                    .workspace = call->workspace};
   plan *p = &run.p;

@@ -57,18 +57,18 @@ static void plan_blocks(plan *p, int32_t precision) {
     p->dv[last] = df_matrix_split(p->n, p->e, rows, precision);
     p->scratch = df_max(p->scratch, df_max(p->dk[last].scratch, p->dv[last].scratch));
   }
-  p->scratch += 2 * p->block + p->scores_row; /* the last for a row of the mask */
+  p->scratch += 2 * p->block + 2 * p->scores_row; /* the last two for rows of mask and slopes */
 }
 
-/* (batch, m, heads, e) as (batch, heads, m, e), in |to|. */
-static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides,
+/* (batch, m, heads..., e) as (batch, heads..., m, e), in |to|. */
+static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides, int32_t rank,
                                     int64_t to[2][MOST_LEAD + 2]) {
-  static const int32_t axes[] = {0, 2, 1, 3};
-  for (int32_t i = 0; i < 4; i++) {
-    to[0][i] = shape[axes[i]];
-    to[1][i] = strides[axes[i]];
+  for (int32_t i = 0; i < rank; i++) {
+    const int32_t axis = i == 0 || i == rank - 1 ? i : i == rank - 2 ? 1 : i + 1;
+    to[0][i] = shape[axis];
+    to[1][i] = strides[axis];
   }
-  return df_matrices_of(to[0], to[1], 4);
+  return df_matrices_of(to[0], to[1], rank);
 }
 
 /* From operands, of a node or a call, which have the same fields. */
@@ -76,8 +76,9 @@ static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides
 #define PLAN(p, in, n_in, transpose)                                                               \
   do {                                                                                             \
     if (transpose) {                                                                               \
-      (p)->dy = transposed_heads((in)[DY].shape, (in)[DY].strides, (p)->transposed[0]);            \
-      (p)->y = transposed_heads((in)[Y].shape, (in)[Y].strides, (p)->transposed[1]);               \
+      (p)->dy =                                                                                    \
+          transposed_heads((in)[DY].shape, (in)[DY].strides, (in)[DY].rank, (p)->transposed[0]);   \
+      (p)->y = transposed_heads((in)[Y].shape, (in)[Y].strides, (in)[Y].rank, (p)->transposed[1]); \
     } else {                                                                                       \
       (p)->dy = OPERAND(in, DY);                                                                   \
       (p)->y = OPERAND(in, Y);                                                                     \
@@ -108,7 +109,7 @@ typedef struct attention_grad {
   plan p;
   const float *in[MASK + 1];
   float *dq, *dk, *dv;
-  float scale;
+  float scale, cap;
   int safe;
   float *workspace;
 } attention_grad;
@@ -118,7 +119,8 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
   const attention_grad *run = context;
   const plan *p = &run->p;
   float *s = run->workspace + worker * p->scratch, *ds = s + p->block;
-  float *mask_row = ds + p->block, *scratch = mask_row + p->scores_row;
+  float *mask_row = ds + p->block, *slopes = mask_row + p->scores_row;
+  float *scratch = slopes + p->scores_row;
   const df_matrix dy = df_matrix_of(run->in[DY], &p->dy, p->lead, p->n_lead, entry);
   const df_matrix y = df_matrix_of(run->in[Y], &p->y, p->lead, p->n_lead, entry);
   const df_matrix q = df_matrix_of(run->in[Q], &p->q, p->lead, p->n_lead, entry);
@@ -136,7 +138,11 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
                        &p->weights, scratch);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t i = first + r;
-      df_attention_row row = {.scores = s + r * p->scores_row, .n = p->n, .scale = run->scale};
+      df_attention_row row = {.scores = s + r * p->scores_row,
+                              .n = p->n,
+                              .scale = run->scale,
+                              .cap = run->cap,
+                              .slopes = run->cap > 0.0f ? slopes : NULL};
       if (p->masked)
         df_attention_mask(&row, mask.at + i * mask.row, mask.column, mask_row);
       float *errors_row = ds + r * p->scores_row;
@@ -165,6 +171,7 @@ static df_status run_attention_grad(const df_call *call) {
                         .dk = call->outputs[1].data,
                         .dv = call->outputs[2].data,
                         .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                        .cap = (float)df_attr_float(call, DF_ATTENTION_SOFTCAP),
                         .safe = df_attr_int(call, DF_ATTENTION_SAFE) != 0,
                         .workspace = call->workspace};
   plan *p = &run.p;

@@ -9,6 +9,9 @@
 #include "simd/vector.h"
 #include "simd/vmath.h"
 
+#include <float.h>
+#include <math.h>
+
 static const float LEAST = -87.0f; /* e^x is a normal number from here on */
 
 /* e^x for x <= 0, and 0 below LEAST; NaN stays. As df_exp, with a power of two that needs no
@@ -28,10 +31,10 @@ static inline df_vec exp_below_zero(df_vec x) {
   return vec_unless_below((p * (r * r) + r + vec_splat(1.0f)) * power, x, LEAST);
 }
 
-/* s = scale * s + mask, and -infinity behind the row, up to whole vectors; returns the largest, of
+/* s = factor * s + mask, and -infinity behind the row, up to whole vectors; returns the largest, of
  * which a NaN may be left out: the sum will have it. */
-static float add_mask(const df_attention_row *row) {
-  const df_vec scale = vec_splat(row->scale);
+static float add_mask(const df_attention_row *row, float factor) {
+  const df_vec scale = vec_splat(factor);
   const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
   const float *mask = row->mask_step ? row->mask : NULL;
   df_vec most = vec_splat(-INFINITY);
@@ -84,11 +87,27 @@ static float exponentials(float *s, int64_t n, float scale, float most) {
   return vec_sum(sum[0] + sum[1]);
 }
 
+/* s = cap * tanh(scale * s / cap), and the derivatives where they are wanted. */
+static void cap_scores(const df_attention_row *row) {
+  const float inner = row->scale / row->cap;
+  float *s = row->scores;
+  for (int64_t i = 0; i < row->n; i++)
+    s[i] = df_tanh(s[i] * inner);
+  for (int64_t i = 0; row->slopes && i < row->n; i++)
+    row->slopes[i] = row->scale * (1.0f - s[i] * s[i]);
+  for (int64_t i = 0; i < row->n; i++)
+    s[i] *= row->cap;
+}
+
 float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last) {
   float *s = row->scores;
   float scale = row->scale, most;
+  if (row->cap > 0.0f) {
+    cap_scores(row);
+    scale = 1.0f;
+  }
   if (row->mask || !(scale > 0.0f)) {
-    most = add_mask(row);
+    most = add_mask(row, scale);
     scale = 1.0f;
   } else {
     most = largest(row) * scale; /* rounding keeps the order */
@@ -108,12 +127,16 @@ float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_su
 
 /* Whether weights of e^(s - logsum) sum to 1 but for the rounding of logsum and of the scores. */
 static int sums_to_one(float sum, float logsum) {
+  if (fabsf(logsum) > DF_ATTENTION_INEXACT)
+    return sum > 0.0f && sum <= FLT_MAX;
   return fabsf(sum - 1.0f) <= fminf(0.5f, 0x1p-18f * (16.0f + fabsf(logsum)));
 }
 
 df_attention_mean DF_NAME(df_attention_reweigh)(const df_attention_row *row, const float *ds,
                                                 float logsum, int safe) {
-  const df_vec scale = vec_splat(row->scale), base = vec_splat(logsum);
+  if (row->cap > 0.0f)
+    cap_scores(row);
+  const df_vec scale = vec_splat(row->cap > 0.0f ? 1.0f : row->scale), base = vec_splat(logsum);
   const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
   const float *mask = row->mask_step ? row->mask : NULL;
   float *s = row->scores;
@@ -144,7 +167,8 @@ void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, df_att
   for (int64_t i = 0; i < row->n; i += DF_LANES) {
     const df_vec p = vec_load(s + i) * factor;
     vec_store(s + i, p);
-    vec_store(ds + i, p * (vec_load(ds + i) - delta) * scale);
+    const df_vec slope = row->slopes ? vec_load(row->slopes + i) : scale;
+    vec_store(ds + i, p * (vec_load(ds + i) - delta) * slope);
   }
 }
 

@@ -9,6 +9,8 @@ typedef struct df_attention_row {
   float *scores;
   int64_t n;
   float scale;
+  float cap;         /* above 0: scores are cap * tanh(scale * s / cap) before the mask */
+  float *slopes;     /* null, or what the derivatives of capped scores become: n floats */
   const float *mask; /* null for none */
   int64_t mask_step; /* 0 or 1 */
 } df_attention_row;
@@ -25,6 +27,10 @@ typedef struct df_attention_sum {
  * does, with its last block. */
 float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
 
+/* Beyond it float32 leaves too little of the logarithm in a log-sum, as where the least number is
+ * on all of a row. */
+#define DF_ATTENTION_INEXACT 256.0f
+
 /* What the weights e^(s - logsum) of a row are multiplied by, and the mean of their gradients. */
 typedef struct df_attention_mean {
   float factor, delta;
@@ -32,14 +38,15 @@ typedef struct df_attention_mean {
 } df_attention_mean;
 
 /* Scores -> weights e^(s - logsum); |ds| are their gradients. Where the weights sum to 1 but for
- * rounding, they are to be divided by their sum, and delta is the mean of |ds| by them: then the
- * error of weights is that of scores, not of logsum, and what all of |ds| have in common cancels.
- * |safe|: a weight that is NaN is 0. */
+ * rounding, or the log-sum is inexact, they are to be divided by their sum, and delta is the mean
+ * of |ds| by them: then the error of weights is that of scores, not of logsum, and what all of |ds|
+ * have in common cancels. |safe|: a weight that is NaN is 0. */
 df_attention_mean DF_NAME(df_attention_reweigh)(const df_attention_row *row, const float *ds,
                                                 float logsum, int safe);
 
 /* Weights and |ds|, in which their gradients stand, -> weights times the factor, and the gradients
- * of what the scores were before they were scaled: scale * weight * (ds - delta). */
+ * of what the scores were before they were scaled and capped: scale, or the slope, * weight *
+ * (ds - delta). */
 void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, df_attention_mean mean);
 
 /* Sum of x[i * x_step] y[i * y_step]. */

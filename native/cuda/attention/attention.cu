@@ -244,9 +244,7 @@ static df_status launch_tiles(const df_call *call, const df_attention &p,
 /* The shape of the batch, |y|'s but for its last two axes, and y's distances. */
 static int32_t lead_of(const int64_t *y, int32_t rank, bool transposed, int64_t *lead) {
   for (int32_t axis = 0; axis < rank - 2; axis++)
-    lead[axis] = y[axis];
-  if (transposed)
-    lead[1] = y[2];
+    lead[axis] = y[axis + (transposed && axis ? 1 : 0)];
   return rank - 2;
 }
 
@@ -267,7 +265,7 @@ static df_status run(const df_call *call) {
   df_attention_results r{};
   r.y = static_cast<float *>(y->data);
   r.logsum = df_out<float>(call, 1);
-  r.heads = static_cast<int32_t>(transposed ? lead[1] : 1);
+  r.heads = static_cast<int32_t>(transposed ? df_product(lead, 1, n_lead) : 1);
   r.y_row = static_cast<int64_t>(r.heads) * p.e;
   r.y_head = p.e;
   r.y_entry = p.m * r.y_row;

@@ -207,13 +207,13 @@ static df_status launch_both(const df_call *call, const df_attention &p,
   return status ? status : launch<T, true>(call, p, g, batch);
 }
 
-/* (batch, rows, heads, size) with heads before rows; |axes| holds shape and strides. */
-static df_tensor transposed_heads(const df_tensor &x, int64_t (&axes)[2][4]) {
-  static const int32_t order[] = {0, 2, 1, 3};
+/* (batch, rows, heads..., size) with heads before rows; |axes| holds shape and strides. */
+static df_tensor transposed_heads(const df_tensor &x, int64_t (&axes)[2][DF_WALK_RANK]) {
   df_tensor out = x;
-  for (int32_t i = 0; i < 4; i++) {
-    axes[0][i] = x.shape[order[i]];
-    axes[1][i] = x.strides[order[i]];
+  for (int32_t i = 0; i < x.rank; i++) {
+    const int32_t axis = i == 0 || i == x.rank - 1 ? i : i == x.rank - 2 ? 1 : i + 1;
+    axes[0][i] = x.shape[axis];
+    axes[1][i] = x.strides[axis];
   }
   out.shape = axes[0];
   out.strides = axes[1];
@@ -224,7 +224,7 @@ static df_status run(const df_call *call) {
   const df_tensor *in = call->inputs;
   const bool masked = call->n_inputs > MASK && in[MASK].dtype != DF_NONE;
   df_tensor dy = in[DY], y = in[Y];
-  int64_t axes[2][2][4];
+  int64_t axes[2][2][DF_WALK_RANK];
   if (df_attr_int(call, DF_ATTENTION_TRANSPOSED)) {
     dy = transposed_heads(dy, axes[0]);
     y = transposed_heads(y, axes[1]);

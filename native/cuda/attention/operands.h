@@ -128,6 +128,8 @@ static inline const char *df_attention_accepts(const df_node *node, const df_ope
   const char *reason = df_accepts_rank(node);
   if (reason)
     return reason;
+  if (df_attr_float(node, DF_ATTENTION_SOFTCAP) > 0)
+    return "scores are capped";
   if (q->shape[q->rank - 1] > DF_ATTENTION_MOST_HEAD ||
       v->shape[v->rank - 1] > DF_ATTENTION_MOST_HEAD)
     return "heads are larger than 128";
