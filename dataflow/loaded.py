@@ -61,6 +61,7 @@ class Loaded:
 
     Attributes:
         forms: inputs and outputs that are no tensors.
+        series: of runs whose sizes grow; None where no size can.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Loaded:
         self._special: OrderedDict[tuple[Hashable, ...], Loaded | Wanted] = OrderedDict()
         self._unbound: dict[Hashable, InputError] = {}  # by shapes of inputs, why the graph can't be bound to them
         grows = any(not value.type.is_bound for value in graph.inputs)
-        self._series = RunSeries(graph, engine, judge, cap, form, _computing) if grows else None
+        self.series = RunSeries(graph, engine, judge, cap, form, _computing) if grows else None
         self._lock = threading.Lock()
         renew_in_child(self)
 
@@ -241,7 +242,7 @@ class Loaded:
         shapes = tuple(a.shape for a in arguments.values())
         program = self.engine.find(("run",), (self._form, names, shapes))
         if program is None:
-            found = None if self._series is None else self._series.run(names, arguments, out)
+            found = None if self.series is None else self.series.run(names, arguments, out)
             if found is not None:
                 return found
             program = self._program(arguments, outputs)

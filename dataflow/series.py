@@ -16,7 +16,7 @@ from .host.fork import renew_in_child
 from .ir.dims import Dim, bind_size
 from .ir.graph import Graph, Node
 from .ir.lowered import Lowered
-from .ir.series import NotInSeries
+from .ir.series import Line, NotInSeries, Shapes, step_between
 from .ir.types import Array
 from .ops.control_flow import if_
 from .ops.dynamic_shape import deferred, read_shape, require
@@ -27,60 +27,11 @@ from .passes.size_values import SizeValues
 
 log = logging.getLogger("dataflow")
 
-Shapes = tuple[tuple[int, ...], ...]
-"""Of all inputs, in the model's order."""
-_LEAST = 64  # steps that a series goes on from the sizes for which it is made; at least so far that they double
 _FIRST_WAIT = 4  # runs after a series could not be made
-_LOWEST = 2  # the smallest of the growing sizes: to an op 0 and 1 may be special
 
 
 class _NoSeries(DataflowError):
     """For some sizes there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Shapes that grow in equal steps: ``start + t * step``, for ``t`` from 0 to ``count``."""
-
-    start: Shapes
-    step: Shapes
-    count: int
-
-    def at(self, t: int) -> Shapes:
-        """The shapes of number ``t``."""
-        return tuple(
-            tuple([a + t * b for a, b in zip(shape, step, strict=True)]) if any(step) else shape
-            for shape, step in zip(self.start, self.step, strict=True)
-        )
-
-    def number(self, shapes: Shapes) -> int | None:
-        """The ``t`` of shapes, which may be beyond the ends; None where they are not on the line."""
-        which, axis = next((i, step.index(max(step))) for i, step in enumerate(self.step) if any(step))
-        if len(shapes[which]) != len(self.step[which]):
-            return None
-        t, rest = divmod(shapes[which][axis] - self.start[which][axis], self.step[which][axis])
-        return t if not rest and self.at(t) == shapes else None
-
-    def around(self, t: int) -> Line:
-        """The line from its lowest sizes to twice those of number ``t`` or beyond."""
-        growing = [
-            (size, step)
-            for shape, by in zip(self.at(t), self.step, strict=True)
-            for size, step in zip(shape, by, strict=True)
-            if step
-        ]
-        down = max(0, min((size - _LOWEST) // step for size, step in growing))
-        up = max(_LEAST, max(size // step for size, step in growing))
-        return Line(self.at(t - down), self.step, down + up)
-
-
-def step_between(before: Shapes, after: Shapes) -> Shapes | None:
-    """By how much each size grew; None where one shrank, a rank changed, or none grew."""
-    if tuple(map(len, before)) != tuple(map(len, after)):
-        return None
-    step = tuple(tuple([b - a for a, b in zip(x, y, strict=True)]) for x, y in zip(before, after, strict=True))
-    numbers = [n for by in step for n in by]
-    return step if min(numbers, default=0) >= 0 and any(numbers) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +82,7 @@ class RunSeries:
         self._computing = computing
         self._last: dict[tuple[str, ...], tuple[Shapes, Shapes | None]] = {}  # by outputs: shapes, and their step
         self._found: dict[tuple[str, ...], list[_Found]] = {}
+        self._following: _Following | None = None  # where a session's state is what the last run left
         self._vain: dict[tuple[tuple[str, ...], Shapes], tuple[int, int]] = {}  # by outputs and step, see ``_waits``
         self._lock = threading.Lock()
         renew_in_child(self)
@@ -149,8 +101,58 @@ class RunSeries:
             arguments: in the order of the model's inputs.
             out: arrays to write into, by output name.
         """
-        member = self._member(names, tuple(a.shape for a in arguments.values()))
-        return None if member is None else member.run(arguments, out)
+        shapes = tuple(a.shape for a in arguments.values())
+        member = self._member(names, shapes)
+        results = None if member is None else member.run(arguments, out)
+        if member is not None and results is not None:
+            self._follow(names, member)
+        return results
+
+    def run_next(
+        self, names: tuple[str, ...], given: Mapping[str, Array], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """As ``run``, where state grew by a step since the last run, and the other inputs are as large as a step wants.
+
+        Args:
+            names: of the outputs; empty: all.
+            given: the inputs that aren't state, in the model's order.
+            out: arrays to write into, by output name.
+        """
+        next_, state = self._following, self._engine.state
+        if next_ is None or state is None or next_.changes != state.changes or next_.names != names:
+            return None
+        member = next_.member
+        if tuple([array.shape for array in given.values()]) != next_.shapes:
+            return None
+        if self._engine.find(("run",), member.found.form) is not member.program:
+            return None
+        results = member.run(given, out)
+        if results is not None:
+            self._following = self._after(names, member, next_.fed)
+        return results
+
+    def _follow(self, names: tuple[str, ...], member: _Member) -> None:
+        """Notes which run comes next, where what each plan leaves is as large as the next wants it."""
+        state, line, program = self._engine.state, member.found.line, member.program
+        self._following = None
+        if state is None:
+            return
+        kept = {name: output for output, name in state.state.pairs.items()}
+        fed = tuple(index for index, value in enumerate(self._graph.inputs) if value.name not in kept)
+        for t in (0, line.count - 1):  # and so in all between
+            left, wanted = program.types_left(t), line.at(t + 1)
+            for value, shape in zip(self._graph.inputs, wanted, strict=True):
+                if value.name in kept and left[kept[value.name]].sizes != shape:
+                    return
+        self._following = self._after(names, member, fed)
+
+    def _after(self, names: tuple[str, ...], member: _Member, fed: tuple[int, ...]) -> _Following | None:
+        """The run behind that of a plan; None where the series ends."""
+        number, line = member.number + 1, member.found.line
+        if number > line.count or self._engine.state is None:
+            return None
+        after = _Member(member.program, number, member.found)
+        return _Following(names, fed, line.at(number, fed), after, self._engine.state.changes)
 
     def _member(self, names: tuple[str, ...], shapes: Shapes) -> _Member | None:
         """The program of a series for inputs of these shapes; None where there is none, and is to be none yet."""
@@ -280,6 +282,25 @@ class _Member:
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """The run that comes next.
+
+    Attributes:
+        names: of its outputs.
+        fed: the inputs that aren't state, by number.
+        shapes: of these.
+        member: its plan.
+        changes: of the state before it; see ``KeptState``.
+    """
+
+    names: tuple[str, ...]
+    fed: tuple[int, ...]
+    shapes: Shapes
+    member: _Member
+    changes: int
 
 
 def _varying(graph: Graph, grown: frozenset[str]) -> frozenset[str]:

@@ -231,14 +231,14 @@ class Session:
         out: Mapping[str, Array] | None,
     ) -> dict[str, Array]:
         """As ``run``, with state: it changes when a run is done."""
-        state.refuse(inputs, out)
-        given = checked_inputs(state.fed, inputs)
+        given = state.checked(inputs, out)
         wanted = None if outputs is None else checks.texts("outputs", outputs)
         with self._running:
             names = None if wanted is None else (*wanted, *(n for n in state.outputs if n not in wanted))
-            results = loaded.run(state.arguments(given), names, out)
-            state.keep(results)
-            results |= state.results(wanted or ())
+            results = None if loaded.series is None else loaded.series.run_next(names or (), given, out)
+            if results is None:
+                results = loaded.run(state.arguments(given), names, out)
+            state.complete(results, wanted or ())
         return results if wanted is None else {name: results[name] for name in wanted}
 
     @property

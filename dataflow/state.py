@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
-from .execute.arguments import checked_array, sizes_of_shapes
+from .execute.arguments import checked_array, checked_inputs, sizes_of_shapes
 from .execute.run_state import KeptState
 from .host import checks
 from .ir.dims import Dim, bind_size
@@ -75,8 +75,12 @@ class SessionState:
         """Names of the outputs that become inputs."""
         return self._pairs.keys()
 
-    def refuse(self, given: Any, out: Mapping[str, Array] | None) -> None:
-        """Raises InputError where an input is given that is state, or an array for an output that is."""
+    def checked(self, given: Any, out: Mapping[str, Array] | None) -> dict[str, Array]:
+        """The inputs that aren't state, see ``checked_inputs``.
+
+        Raises:
+            InputError: also where an input is given that is state, or an array for an output that is.
+        """
         written = [name for name in out or () if name in self._pairs]
         if written:
             raise InputError(f"out: the session keeps {written[0]!r} as state; read it by session.state")
@@ -86,6 +90,7 @@ class SessionState:
                 f"{', '.join(map(repr, listed))}: the session keeps this as state; leave it out, or set it by "
                 "session.reset({name: array})"
             )
+        return checked_inputs(self.fed, given)
 
     def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """All inputs in the model's order: those that are given, and the state; its data, or its shapes alone.
@@ -115,10 +120,11 @@ class SessionState:
             else:
                 self._kept.write(name, array, self._inputs[name].type)
 
-    def keep(self, results: dict[str, Array]) -> None:
-        """Takes its outputs out of those of a run."""
+    def complete(self, results: dict[str, Array], names: Iterable[str]) -> None:
+        """Takes its outputs out of the results of a run, but for copies of those that are named."""
         if self._kept is None:
             self._arrays = {name: results.pop(output) for output, name in self._pairs.items()}
+        results |= self._results(names)
 
     def read(self) -> dict[str, Array]:
         """Copies by the name of the input; empty before the first run."""
@@ -126,7 +132,7 @@ class SessionState:
             return {name: array.copy() for name, array in self._arrays.items()}
         return {name: self._kept.read(name) for name in self._kept.types}
 
-    def results(self, names: Iterable[str]) -> dict[str, Array]:
+    def _results(self, names: Iterable[str]) -> dict[str, Array]:
         """Copies of some outputs, which the last run left."""
         wanted = {output: self._pairs[output] for output in names if output in self._pairs}
         if not wanted:

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 import dataflow as df
-from dataflow import series as series_module
 from dataflow.cdevice.series import SeriesCSegment
 from dataflow.engine import Engine
 from dataflow.execute.series import SeriesProgram
+from dataflow.ir import series as lines
 from tests.decoders import READS, inputs, text_of
 
 
@@ -38,7 +38,7 @@ def compiled(monkeypatch):
 
 @pytest.mark.parametrize("read", READS)
 def test_each_length_has_the_results_of_a_plan_of_its_own(decoders, read, monkeypatch):
-    monkeypatch.setattr(series_module, "_LEAST", 16)
+    monkeypatch.setattr(lines, "_LEAST", 16)
     session = df.Session(decoders[read], devices=["cpu"])
     each = df.Session(decoders[read], devices=["cpu"], plans=0)
     for batch, lengths in ((1, range(1, 40)), (2, range(3, 12)), (1, (17, 5, 33, 2, 1))):
@@ -63,7 +63,7 @@ def test_lengths_that_grow_are_planned_once(decoders, read, compiled):
 
 
 def test_a_series_goes_on_where_the_last_ends(decoders, compiled, monkeypatch):
-    monkeypatch.setattr(series_module, "_LEAST", 8)
+    monkeypatch.setattr(lines, "_LEAST", 8)
     session = df.Session(decoders["all"], devices=["cpu"])
     for past in range(3, 100):
         session.run(inputs(past))
@@ -72,7 +72,7 @@ def test_a_series_goes_on_where_the_last_ends(decoders, compiled, monkeypatch):
 
 def test_sizes_that_decide_otherwise_in_the_middle_are_planned(decoders, compiled, monkeypatch):
     """The window is full from a length of 6 on: no series has lengths on both sides of it."""
-    monkeypatch.setattr(series_module, "_LEAST", 8)
+    monkeypatch.setattr(lines, "_LEAST", 8)
     session = df.Session(decoders["a sliding window"], devices=["cpu"])
     for past in range(3, 30):
         session.run(inputs(past))

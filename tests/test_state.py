@@ -188,3 +188,25 @@ def test_a_cache_without_usual_names_is_refused():
         df.cache_state(named(["past.0.key", "past.1.key"], ["present.0.key"]))
     with pytest.raises(df.InputError, match=r"no input is named past"):
         df.cache_state(named(["x"], ["present.0.key"]))
+
+
+def test_runs_between_tokens_change_what_comes_next(decoder):
+    """A token follows the last of a series without another look at sizes, unless the state is no longer that."""
+    session, other = df.Session(decoder, ["cpu"], state=STATE), df.Session(decoder, ["cpu"])
+    past = np.zeros((1, 2, 0, 4), np.float32)
+    for number, fed in enumerate(tokens([4] + [1] * 9 + [3] + [1] * 9)):
+        if number == 7:
+            past = past[:, :, : past.shape[2]] * 2
+            session.reset({"past": past})
+        if number == 9:
+            with pytest.raises(df.InputError):
+                session.run({**fed, "x": np.zeros((1, 2, 8), np.float32)})
+        names = ["present", "y"] if number in (5, 6) else None
+        found = session.run(fed, names)
+        expected = other.run({**fed, "past": past})
+        past = expected["present"]
+        np.testing.assert_array_equal(found["y"], expected["y"], f"run {number}")
+        if names:
+            np.testing.assert_array_equal(found["present"], past)
+        if number == 12:
+            np.testing.assert_array_equal(session.state["past"], past)

@@ -92,8 +92,12 @@ class Program:
                 bound = self._bind(seat)
             bound.run(inputs, outputs, interruptible=interruptible, stage=stage)
             if self._state is not None:
-                self._state.advance({name: operand.type for name, operand in self.plan.outputs.items()})
+                self._state.advance(self.plan.outputs.keys(), self._types)
         return bound
+
+    def _types(self) -> dict[str, TensorType]:
+        """Of all outputs."""
+        return {name: operand.type for name, operand in self.plan.outputs.items()}
 
     def returned(self, plan: Plan) -> dict[str, TensorType]:
         """The types of the outputs that a run returns: those that aren't state."""
@@ -133,9 +137,9 @@ class Program:
         if self._state is not None:
             self._state.reserve(self.plan)
             sides = self._state.sides
-            seat.sides = {known: bound for known, bound in seat.sides.items() if known[0] == sides[0]}
             seat.bound = seat.sides.get(sides)
             if seat.bound is None:
+                seat.sides = {known: bound for known, bound in seat.sides.items() if known[0] == sides[0]}
                 seat.sides[sides] = seat.bound = collection_paused(self._make_bound)
         if seat.bound is None:
             seat.bound = collection_paused(self._make_bound)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,24 +37,35 @@ class KeptState:
     Attributes:
         state: names, and the memory.
         sides: changes with the addresses that a run reads and writes.
+        changes: how often what lies here became something else.
     """
 
     def __init__(self, state: RunState, devices: Devices) -> None:
         self.state, self._devices = state, devices
         self._pairs: dict[str, _Pair] = {}
+        self._left: Callable[[], Mapping[str, TensorType]] | None = (
+            None  # types by output, of pairs that don't know yet
+        )
+        self._reserved: tuple[Plan, int] | None = None  # for which plan last, after how many replacements
         self.sides: Sides = (0, 0)
+        self.changes = 0
 
     @property
     def types(self) -> Mapping[str, TensorType]:
         """Of what there is."""
+        self._know_types()
         return {name: pair.type for name, pair in self._pairs.items() if pair.type is not None}
 
     def reserve(self, plan: Plan) -> None:
         """Makes the buffers large enough for a plan, or those of a series; what lies in them stays."""
+        if self._reserved is not None and self._reserved[0] is plan and self._reserved[1] == self.sides[0]:
+            return
+        self._know_types()
         pairs = self.state.pairs
         for arena in plan.arenas:
             if arena.kind in ("before", "after"):
                 self._grow(arena.name if arena.kind == "before" else pairs[arena.name], arena.bytes)
+        self._reserved = plan, self.sides[0]
 
     def _grow(self, name: str, bytes: int) -> None:
         known = self._pairs.get(name)
@@ -79,27 +90,44 @@ class KeptState:
             ("after", output): self._pairs[name].buffers[1 - side] for output, name in self.state.pairs.items()
         }
 
-    def advance(self, types: Mapping[str, TensorType]) -> None:
-        """A run is done: what it wrote, outputs of these types, is what the next reads; if it was all of the state."""
-        if not self.state.pairs.keys() <= types.keys():
+    def advance(self, outputs: Set[str], types: Callable[[], Mapping[str, TensorType]]) -> None:
+        """A run is done: what it wrote is what the next reads, if it was all of the state.
+
+        Args:
+            outputs: names of the plan's.
+            types: gives those of the outputs; called when they are asked for.
+        """
+        if not self.state.pairs.keys() <= outputs:
             return
-        for output, name in self.state.pairs.items():
-            self._pairs[name].type = types[output]
+        self._left = types
         self.sides = (self.sides[0], 1 - self.sides[1])
+        self.changes += 1
+
+    def _know_types(self) -> None:
+        """Asks for the types of what the last run left."""
+        if self._left is not None:
+            types, self._left = self._left(), None
+            for output, name in self.state.pairs.items():
+                self._pairs[name].type = types[output]
 
     def write(self, name: str, array: Array, type_: TensorType) -> None:
         """Sets one value."""
+        self._know_types()
+        self.changes += 1
         self._grow(name, array.nbytes)
         self._pairs[name].type = TensorType(type_.dtype, array.shape)
         self._copy(name, array)
 
     def forget(self) -> None:
         """Leaves nothing for the next run."""
+        self._left = None
+        self.changes += 1
         for pair in self._pairs.values():
             pair.type = None
 
     def read(self, name: str) -> Array:
         """A copy of one value."""
+        self._know_types()
         buffer, operand = self._lies(name)
         if self.state.memory == HOST or not operand.type.elements:
             return array_at(buffer.base, operand.type.nbytes, operand).copy()

@@ -105,15 +105,24 @@ class SeriesProgram(Program):
         super().__init__(series.plan, lowered, devices, variables, cap, scratch, state)
         self._series = series
         firsts = series.first.outputs
+        self._results: Results | None = None
         self._outputs = {name: (firsts[name].type, last.type) for name, last in series.plan.outputs.items()}
         self._returned = tuple(self.returned(series.plan))
         self._left = self._outputs.keys() - {*self._returned}  # for the next run
+        grows = any(first != last for first, last in map(self._outputs.__getitem__, self._returned))
+        self._results = None if grows else self.results_at(0)  # of each plan
 
     def _type_at(self, first: TensorType, last: TensorType, t: int) -> TensorType:
         return TensorType(last.dtype, self._series.numbers(first.sizes, last.sizes, t))
 
+    def types_left(self, t: int) -> dict[str, TensorType]:
+        """The types of what plan ``t`` leaves for the next run, by output."""
+        return {name: self._type_at(*self._outputs[name], t) for name in self._left}
+
     def results_at(self, t: int) -> Results:
         """Makes the arrays of the outputs of plan ``t``."""
+        if self._results is not None:
+            return self._results
         return Results({name: self._type_at(*self._outputs[name], t) for name in self._returned})
 
     def run_at(self, t: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
@@ -132,7 +141,7 @@ class SeriesProgram(Program):
             bound.move(t)
             bound.run(inputs, outputs)
             if self._state is not None:
-                self._state.advance({name: self._type_at(*self._outputs[name], t) for name in self._left})
+                self._state.advance(self._left, partial(self.types_left, t))
 
     def _make_bound(self) -> Bound:
         return SeriesBound(self._series, self._devices, self.persistent, self._scratch, self._buffers())

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .operand import Operand
 from .plan import Plan, Transfer
 from .types import TensorType
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of all inputs, in the model's order."""
+_LEAST = 64  # steps that a series goes on from the sizes for which it is made; at least so far that they double
+_LOWEST = 2  # the smallest of the growing sizes: to an op 0 and 1 may be special
 
 
 class NotInSeries(Exception):
@@ -50,3 +56,50 @@ class Series:
         """A transfer of plan ``t``."""
         source, target = self.operand(first.source, last.source, t), self.operand(first.target, last.target, t)
         return replace(last, source=source, target=target)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Shapes that grow in equal steps: ``start + t * step``, for ``t`` from 0 to ``count``."""
+
+    start: Shapes
+    step: Shapes
+    count: int
+
+    def at(self, t: int, which: Sequence[int] | None = None) -> Shapes:
+        """The shapes of number ``t``, or some of them."""
+        some = range(len(self.start)) if which is None else which
+        return tuple([self._shape(t, self.start[i], self.step[i]) for i in some])
+
+    @staticmethod
+    def _shape(t: int, start: tuple[int, ...], step: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([a + t * b for a, b in zip(start, step, strict=True)]) if any(step) else start
+
+    def number(self, shapes: Shapes) -> int | None:
+        """The ``t`` of shapes, which may be beyond the ends; None where they are not on the line."""
+        which, axis = next((i, step.index(max(step))) for i, step in enumerate(self.step) if any(step))
+        if len(shapes[which]) != len(self.step[which]):
+            return None
+        t, rest = divmod(shapes[which][axis] - self.start[which][axis], self.step[which][axis])
+        return t if not rest and self.at(t) == shapes else None
+
+    def around(self, t: int) -> Line:
+        """The line from its lowest sizes to twice those of number ``t`` or beyond."""
+        growing = [
+            (size, step)
+            for shape, by in zip(self.at(t), self.step, strict=True)
+            for size, step in zip(shape, by, strict=True)
+            if step
+        ]
+        down = max(0, min((size - _LOWEST) // step for size, step in growing))
+        up = max(_LEAST, max(size // step for size, step in growing))
+        return Line(self.at(t - down), self.step, down + up)
+
+
+def step_between(before: Shapes, after: Shapes) -> Shapes | None:
+    """By how much each size grew; None where one shrank, a rank changed, or none grew."""
+    if tuple(map(len, before)) != tuple(map(len, after)):
+        return None
+    step = tuple(tuple([b - a for a, b in zip(x, y, strict=True)]) for x, y in zip(before, after, strict=True))
+    numbers = [n for by in step for n in by]
+    return step if min(numbers, default=0) >= 0 and any(numbers) else None
