@@ -5,6 +5,7 @@ from __future__ import annotations
 from .train.loss_scale import LossScale as LossScale
 from .train.optimizers import EMA as EMA
 from .train.optimizers import LAMB as LAMB
+from .train.optimizers import LBFGS as LBFGS
 from .train.optimizers import SGD as SGD
 from .train.optimizers import SWA as SWA
 from .train.optimizers import Adadelta as Adadelta

@@ -53,6 +53,8 @@ class Changing(Stepper):
         with self.model.lock:
             self._check_open()
             self.check_idle("freeze")
+            if self._search is not None and freezing != self.freezing:
+                raise InputError("freeze: LBFGS keeps changes of all parameters together; use another optimizer")
             if self._pending:
                 raise InputError(f"freeze: {self._pending} micro-batches wait for update(), and would lose gradients")
             updates = counting(self._own_updates, freezing.missed)

@@ -375,6 +375,14 @@ class Programs:
         """The newest data of a parameter or statistic that training changes; None for others."""
         return self._trained.newest(name)
 
+    def tensor(self, name: str) -> Array:
+        """A trained parameter, or a tensor of the optimizer; not to be written."""
+        return self._trained.read(name)
+
+    def set_tensor(self, name: str, array: Array) -> None:
+        """Replaces it."""
+        self._trained.write(name, array)
+
     def state(self) -> dict[str, Array]:
         """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
         return self._trained.state()

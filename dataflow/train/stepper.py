@@ -27,6 +27,8 @@ from .metrics import RunningMean
 from .names import Names
 from .nonfinite import NonFiniteLoss, first_bad
 from .objective import Objective
+from .optimizers.lbfgs import LBFGS
+from .optimizers.searching import Vectors, search_of
 from .optimizers.updates import Updates
 from .tied_weights import Tie
 
@@ -96,6 +98,9 @@ class Stepper(Evaluator):
         as_ready: bool = False,
     ) -> None:
         self.scaling = None if loss_scale is None else Scaling(loss_scale)
+        others = {"parallel": collectives is not None, "batch_norm='update'": batch_norm == "update"}
+        self._search = search_of(updates, {**others, "loss_scale": loss_scale is not None, "update": as_ready})
+        self._batches: list[tuple[Mapping[str, Array], dict[str, int]]] = []  # of a logical batch, where it searches
         super().__init__(
             model,
             objective,
@@ -165,7 +170,7 @@ class Stepper(Evaluator):
                 self._check_loss(terms, batch, arguments)
                 self._check_gradients(terms, batch)
                 joined = self._joined(terms)
-                self._count(joined)
+                self._gather(arguments, joined)
             except BaseException:
                 self.discard()
                 raise
@@ -179,7 +184,7 @@ class Stepper(Evaluator):
 
     def _forget(self) -> None:
         """Counts from the first micro-batch of a logical batch."""
-        self._pending, self._sums = 0, (0.0, 0.0)
+        self._pending, self._sums, self._batches = 0, (0.0, 0.0), []
 
     @property
     def pending(self) -> int:
@@ -189,7 +194,8 @@ class Stepper(Evaluator):
     @property
     def _alone(self) -> bool:
         """Whether each micro-batch is a logical batch, whose gradients then lie where they were made."""
-        return self.accumulate == 1 and self.collectives is None and not self._keeps_gradients
+        only = self.accumulate == 1 and self.collectives is None
+        return only and not self._keeps_gradients and self._search is None
 
     @property
     def keeps_gradients(self) -> bool:
@@ -282,7 +288,7 @@ class Stepper(Evaluator):
                 squares = self.programs.backward(cotangent)
                 self._forward = None
                 self._check_gradients({**forward.terms, **squares}, forward.batch)
-                self._count(self._joined(forward.terms))
+                self._gather(forward.arguments, self._joined(forward.terms))
             except BaseException:
                 self.discard()
                 raise
@@ -295,7 +301,8 @@ class Stepper(Evaluator):
     def update(self) -> dict[str, float]:
         """Runs the optimizer on what was gathered; its figures: step, loss, lr and gradient_norm.
 
-        The norm is that of the averaged gradient, before clipping. With a loss scale there is ``loss_scale`` too.
+        The norm is that of the averaged gradient, before clipping. With a loss scale there is ``loss_scale`` too, and
+        of L-BFGS how many ``evaluations`` of the loss it took.
 
         When no sample counted (all labels ignored), or gradients overflowed whose loss was scaled, nothing changes
         and there are no figures. Ctrl-C waits for the end.
@@ -317,6 +324,8 @@ class Stepper(Evaluator):
             lr = self.optimizer.lr * factor
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
+            if self._search is not None:
+                return self._searched(self._search, lr, loss / weight, weight)
             with InterruptsHeld():
                 if self.collectives is not None:
                     sum_gradients(self.collectives, self.programs, self._graph)
@@ -339,6 +348,36 @@ class Stepper(Evaluator):
             norm = norm if self.updates.clips else math.sqrt(squares) / (weight * scale)
             row = {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
             return row if self.scaling is None else {**row, "loss_scale": scale}
+
+    def _searched(self, search: LBFGS, lr: float, loss: float, weight: float) -> dict[str, float]:
+        """The figures of a step that evaluates the logical batch several times."""
+        vectors, batches = Vectors(self.programs), self._batches
+        start, gradient = vectors.parameters(), vectors.gradient(weight)
+
+        def evaluate(x: Array) -> tuple[float, Array]:
+            vectors.assign(x)
+            terms = [
+                self.programs.forward_backward(arguments, first=index == 0, **draw)
+                for index, (arguments, draw) in enumerate(batches)
+            ]
+            return sum(float(found["loss"]) for found in terms) / weight, vectors.gradient(weight)
+
+        try:
+            found = search.minimize(lr, start, loss, gradient, evaluate, vectors.state())
+            if not (math.isfinite(found.loss) and np.isfinite(found.x).all()):
+                raise NonFiniteLoss(found.loss, self.steps, None, None)
+        except BaseException:
+            vectors.assign(start)
+            self.discard()
+            raise
+        with InterruptsHeld():
+            vectors.assign(found.x)
+            vectors.set_state(found.state, search.history)
+            self._last_weight = weight
+            self.discard()
+            self.steps += 1
+        figures = {"step": float(self.steps), "loss": loss, "lr": lr, "gradient_norm": float(np.linalg.norm(gradient))}
+        return figures | {"evaluations": float(found.evaluations)}
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.
@@ -413,8 +452,10 @@ class Stepper(Evaluator):
         """The terms of the micro-batch of all processes."""
         return terms if self.collectives is None else summed_terms(self.collectives, terms, (SQUARES,))
 
-    def _count(self, terms: Mapping[str, Array]) -> None:
+    def _gather(self, arguments: Mapping[str, Array], terms: Mapping[str, Array]) -> None:
         """Enters a micro-batch whose gradients were added."""
+        if self._search is not None:
+            self._batches.append(({name: array.copy() for name, array in arguments.items()}, self._draw()))
         self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
         self._pending += 1
 

@@ -132,9 +132,14 @@ class Trained:
         return self._begun(name) if array is None else array
 
     def write(self, name: str, array: Array) -> None:
-        """Copies ``array`` into a tensor of the same dtype and shape, where it exists already."""
+        """Copies ``array`` into a tensor of the same dtype and shape, where it exists already.
+
+        A slot that no program reads is kept as the array.
+        """
         if self.key_of(name) in self._engine.variables:
             self._engine.variables.write(self.key_of(name), array)
+        elif name in self._tensors:
+            self._loaded[name] = array
 
     def state(self) -> dict[str, Array]:
         """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""

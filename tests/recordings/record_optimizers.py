@@ -6,6 +6,7 @@ rounds it to bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,19 +102,73 @@ AVERAGES = {
 }
 
 
-def steps(name: str, optimizers: Any) -> dict[str, np.ndarray]:
-    """Losses before each step, and the parameters after the last; in place of them their averages."""
+def problem() -> tuple[dict[str, torch.Tensor], Callable[[], torch.Tensor]]:
+    """Parameters, and what computes their loss."""
     parameters = {
         n: torch.tensor(p.array.astype(np.float64), requires_grad=True) for n, p in model().parameters.items()
     }
-    made = optimizers(parameters)
     arrays = data()
     x, labels = torch.tensor(arrays["x"].astype(np.float64)), torch.tensor(arrays["labels"])
-    losses = []
-    for _ in range(STEPS):
+
+    def loss_of() -> torch.Tensor:
         hidden = torch.relu(x @ parameters["w1"] + parameters["b1"])
         logits = hidden @ parameters["w2"] + parameters["b2"]
-        loss = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100)
+        return torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100)
+
+    return parameters, loss_of
+
+
+def lbfgs() -> dict[str, np.ndarray]:
+    """Seven steps of L-BFGS, with a line search and with a fixed length: losses before each, and evaluations."""
+    found: dict[str, np.ndarray] = {}
+    for name, search in (("lbfgs", "strong_wolfe"), ("lbfgs_fixed", None)):
+        parameters, loss_of = problem()
+        made = O.LBFGS(
+            parameters.values(), lr=1.0 if search else 0.3, max_iter=4, history_size=5, line_search_fn=search
+        )
+        losses, counts = [], []
+
+        def closure(made: Any = made, loss_of: Any = loss_of, counts: list[int] = counts) -> torch.Tensor:
+            made.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            counts[-1] += 1
+            return loss
+
+        for _ in range(7):
+            counts.append(0)
+            losses.append(made.step(closure).item())
+        found |= {f"{name}/losses": np.array(losses), f"{name}/evaluations": np.array(counts)}
+        found |= {f"{name}/{key}": p.detach().numpy() for key, p in parameters.items()}
+    return found | rosenbrock()
+
+
+def rosenbrock() -> dict[str, np.ndarray]:
+    """Seven steps of L-BFGS on Rosenbrock's function of four numbers, where searches divide brackets."""
+    x = torch.tensor([-1.2, 1.0, 0.5, -0.7], dtype=torch.float64, requires_grad=True)
+    made = O.LBFGS([x], max_iter=4, history_size=5, line_search_fn="strong_wolfe")
+    losses, counts = [], []
+
+    def closure() -> torch.Tensor:
+        made.zero_grad()
+        loss = (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+        loss.backward()
+        counts[-1] += 1
+        return loss
+
+    for _ in range(7):
+        counts.append(0)
+        losses.append(made.step(closure).item())
+    return {"rosenbrock/losses": np.array(losses), "rosenbrock/evaluations": np.array(counts)}
+
+
+def steps(name: str, optimizers: Any) -> dict[str, np.ndarray]:
+    """Losses before each step, and the parameters after the last; in place of them their averages."""
+    parameters, loss_of = problem()
+    made = optimizers(parameters)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of()
         losses.append(loss.item())
         for optimizer in made:
             optimizer.zero_grad()
@@ -127,7 +182,7 @@ def steps(name: str, optimizers: Any) -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Records all optimizers."""
-    found: dict[str, np.ndarray] = {}
+    found = lbfgs()
     made = {name: lambda p, make=make: [make(list(p.values()))] for name, make in OPTIMIZERS.items()}
     made |= {name: lambda p, make=make: [make(p)] for name, make in {"groups": Grouped, **AVERAGES}.items()}
     for name, make in {**made, "muon": muon}.items():

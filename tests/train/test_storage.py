@@ -152,6 +152,20 @@ def test_the_least_memory_and_storage_go_together() -> None:
     assert found["0.75x"][1] <= 0.75 * found["1x"][1]
 
 
+def test_gradients_stay_float32() -> None:
+    """Those that an optimizer reads where they were made, in a step of one micro-batch, too."""
+    states = []
+    for keeps in (False, True):
+        made, given = deep(3)
+        with df.Trainer(made, optimizer=O.SGD(lr=1e-3), storage="bfloat16", devices=["cpu"]) as trainer:
+            trainer.keeps_gradients = keeps
+            for _ in range(2):
+                trainer.step(given)
+            states.append(trainer.programs.state())
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][name], err_msg=name)
+
+
 def test_another_device_beside_the_first() -> None:
     losses = []
     for pin in (None, {"gelu*": "numpy"}):

@@ -21,6 +21,7 @@ from .averages import SWA as SWA
 from .groups import Group as Group
 from .groups import Grouped as Grouped
 from .lamb import LAMB as LAMB
+from .lbfgs import LBFGS as LBFGS
 from .lion import Lion as Lion
 from .muon import Muon as Muon
 from .protocol import Optimizer as Optimizer
@@ -47,6 +48,7 @@ OPTIMIZERS: Mapping[str, Any] = MappingProxyType(
         "lion": Lion,
         "lamb": LAMB,
         "muon": Muon,
+        "lbfgs": LBFGS,
         "schedule_free_adamw": ScheduleFreeAdamW,
         "schedule_free_sgd": ScheduleFreeSGD,
     }
