@@ -66,7 +66,7 @@ __version__ = VERSION
 install_operators(lambda: importlib.import_module("dataflow.ops.rules.overloads"))
 
 # Submodules, and names that live in one: loaded at first use.
-_MODULES = ("callbacks", "losses", "metrics", "ops", "optim", "schedules", "testing")
+_MODULES = ("callbacks", "init", "losses", "metrics", "nn", "ops", "optim", "schedules", "testing")
 _NAMES = {
     "Algorithms": "planning.algorithms",
     "CDevice": "cdevice.library",
@@ -101,6 +101,7 @@ _NAMES = {
     "save_adapters": "adapters.folder",
     "straight_through": "layers.straight_through",
     "unmerge_lora": "adapters.merge",
+    "value_and_grad": "gradients",
     "vjp": "gradients",
 }
 # Data types that few models have.

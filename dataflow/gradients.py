@@ -1,15 +1,17 @@
-"""Gradients of a model, once: ``df.vjp``."""
+"""Gradients of a model, once: ``df.vjp``; and as a graph: ``df.value_and_grad``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .errors import InputError
 from .execute.arguments import checked_inputs
 from .host import checks
+from .ir.graph import Graph
 from .ir.types import Array
 from .model import Model
-from .passes.autodiff import vjp_graph
+from .passes.autodiff import gradient_graph, vjp_graph
 from .session import Session
 
 
@@ -39,8 +41,6 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     given = {} if cotangents is None else dict(checks.mapping("cotangents", cotangents))
     unknown = [name for name in given if name not in graph.outputs]
     if unknown:
-        from .errors import InputError
-
         raise InputError(f"cotangents: there is no output {unknown[0]!r}; there are: {', '.join(graph.outputs)}")
     if len(given) < len(graph.outputs):
         from .execute.arguments import sizes_of
@@ -51,3 +51,42 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     names = [f"grad.{v.name}" for v in wrt if f"grad.{v.name}" in joint.outputs]
     results = session.run({**arguments, **{f"grad.{name}": array for name, array in given.items()}}, names)
     return {name.removeprefix("grad."): array for name, array in results.items()}
+
+
+def value_and_grad(
+    source: Graph | Model, wrt: Sequence[str] | str | None = None, *, of: str | None = None, prefix: str = "grad."
+) -> Graph:
+    """A graph that returns what ``source`` does, and gradients of one of its outputs.
+
+    The result is a graph like any other: it runs, is built upon (``GraphBuilder.adopt``), and has gradients itself
+    where its ops do.
+
+    Args:
+        source: a graph, or a model whose parameters count as they are now.
+        wrt: names of float inputs and stored tensors; by default the trainable parameters, or all float inputs where
+            there are none.
+        of: name of an output with one element; by default the only one.
+        prefix: before the names in ``wrt``, for those of the outputs; not that of gradients which are there already.
+
+    Raises:
+        InputError: an output that has several elements, or names that don't fit.
+        GradientError: an op between them has no gradient, named with what it is between.
+    """
+    graph = source.graph_with_data() if isinstance(source, Model) else checks.instance("source", source, Graph)
+    names = [*graph.outputs] if of is None else [checks.text("of", of, tuple(graph.outputs))]
+    if len(names) != 1:
+        raise InputError(f"value_and_grad: the graph has the outputs {', '.join(names)}; name one by of=")
+    value = graph.outputs[names[0]]
+    if value.type.shape not in ((), (1,)) or not value.type.dtype.is_float:
+        raise InputError(f"value_and_grad: output {names[0]!r} is {value.type}; expected one float, a sum or mean")
+    known = {v.name: v for v in (*graph.inputs, *graph.initializers) if v.type.dtype.is_float}
+    trainable = [v.name for v, data in graph.initializers.items() if data.trainable and v.name in known]
+    default = trainable or [v.name for v in graph.inputs if v.name in known]
+    wanted = default if wrt is None else checks.texts("wrt", wrt)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InputError(f"value_and_grad: {unknown[0]!r} is no float input or stored tensor; there are: {[*known]}")
+    taken = [name for name in wanted if prefix + name in graph.outputs]
+    if taken:
+        raise InputError(f"value_and_grad: there is an output {prefix + taken[0]!r} already; give another prefix=")
+    return gradient_graph(graph, value, [known[name] for name in wanted], checks.text("prefix", prefix))

@@ -257,6 +257,10 @@ class GraphBuilder:
         """A context in which new nodes and parameters are named ``name/...``."""
         return _Scope(self._scope, name)
 
+    def scoped(self, name: str) -> str:
+        """A name behind the scopes around it: ``encoder/fc1``."""
+        return "/".join((*self._scope, name))
+
     def nodes(self) -> tuple[Node, ...]:
         """The nodes so far."""
         return tuple(self._nodes)

@@ -8,7 +8,13 @@ from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Value
+from .arithmetic import exp, mul, sub
+from .gather import full
 from .infer import alike, need, need_float, need_no_cotangent, normal_axis
+from .logic import equal, where
+from .reduce import reduce_sum
+from .shape import reshape
+from .softmax import softmax_grad
 
 _ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
 
@@ -42,6 +48,25 @@ def _gradient(node: Node, dloss: Value, *kept: Value | None) -> tuple[Value, Non
     return softmax_cross_entropy_grad(dloss, logits, labels, node.outputs[1], **node.attributes), None
 
 
+def _second(node: Node, u: Value) -> tuple[Value, Value, None, None]:
+    """Of dlogits = dloss (e^(logits - lse) - target), whose lse is that of the logits: no gradient goes through it."""
+    dloss, logits, labels, lse = node.inputs
+    assert dloss is not None and logits is not None and labels is not None and lse is not None
+    axis = normal_axis("softmax_cross_entropy", node.attributes["axis"], logits.type.rank)
+
+    def along(x: Value) -> Value:
+        expanded: Value = reshape(x, shape=(*x.type.shape[:axis], 1, *x.type.shape[axis:]))
+        return expanded
+
+    ignored = equal(labels, node.attributes["ignore_index"])
+    assert dloss.builder is not None
+    ones = dloss.builder.add(full, (), {"shape": dloss.type.shape, "value": 1.0, "dtype": dloss.type.dtype}).outputs[0]
+    by_loss = softmax_cross_entropy_grad(ones, logits, labels, lse, **node.attributes)
+    weight = where(ignored, 0.0, dloss)
+    by_logits = softmax_grad(mul(u, along(weight)), exp(sub(logits, along(lse))), axis=axis)
+    return reduce_sum(mul(u, by_loss), axes=(axis,), keepdims=False), by_logits, None, None
+
+
 def _cost(node: Node) -> int:
     logits = node.inputs[1 if node.op.name.endswith("grad") else 0]
     assert logits is not None
@@ -64,6 +89,7 @@ softmax_cross_entropy_grad: Op = Op(
     _grad_infer,
     outputs=("dlogits",),
     attributes=_ATTRIBUTES,
+    gradient=_second,
     inplace=((0, 1),),
     cost=_cost,
     doc="dlogits = dloss (e^(logits - lse) - (1 - s) [class = label] - s / C); 0 where the label is ignored",

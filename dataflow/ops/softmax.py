@@ -6,7 +6,9 @@ from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Value
+from .arithmetic import exp, mul, neg, sub
 from .infer import alike, need_float, normal_axis
+from .reduce import reduce_sum
 
 
 def _infer(x: TensorType, *, axis: int) -> TensorType:
@@ -30,6 +32,30 @@ def _gradient(node: Node, dy: Value) -> Value:
     return rule(dy, node.outputs[0], **node.attributes)
 
 
+def _over(x: Value, axis: int) -> Value:
+    """The sums along an axis, which stays."""
+    total: Value = reduce_sum(x, axes=(axis,), keepdims=True)
+    return total
+
+
+def _softmax_second(node: Node, u: Value) -> tuple[Value, Value]:
+    """Of dx = y (dy - sum(dy y))."""
+    dy, y = node.inputs
+    assert dy is not None and y is not None
+    axis = node.attributes["axis"]
+    inner = sub(dy, _over(mul(dy, y), axis))
+    return softmax_grad(u, y, axis=axis), sub(mul(u, inner), mul(dy, _over(mul(u, y), axis)))
+
+
+def _log_softmax_second(node: Node, u: Value) -> tuple[Value, Value]:
+    """Of dx = dy - e^y sum(dy)."""
+    dy, y = node.inputs
+    assert dy is not None and y is not None
+    axis, share = node.attributes["axis"], exp(y)
+    weighted = mul(u, share)
+    return sub(u, _over(weighted, axis)), neg(mul(weighted, _over(dy, axis)))
+
+
 softmax: Op = Op(
     "softmax",
     ("x",),
@@ -46,6 +72,7 @@ softmax_grad: Op = Op(
     _grad_infer,
     outputs=("dx",),
     attributes={"axis": -1},
+    gradient=_softmax_second,
     inplace=((0, 0), (0, 1)),
     cost=_cost,
     doc="dx = y (dy - sum(dy y)) along axis",
@@ -66,6 +93,7 @@ log_softmax_grad: Op = Op(
     _grad_infer,
     outputs=("dx",),
     attributes={"axis": -1},
+    gradient=_log_softmax_second,
     inplace=((0, 0), (0, 1)),
     cost=_cost,
     doc="dx = dy - e^y sum(dy) along axis",

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
@@ -20,6 +22,8 @@ from ..ops.arithmetic import add
 from ..ops.gather import full
 from ..ops.reduce import sum_to, summed_to
 from ..ops.shape import concat, slice_
+
+_OF = "gradient/of"  # no output has such a name
 
 
 def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[Value]) -> dict[Value, Value | None]:
@@ -203,6 +207,31 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
             gradient = _any(builder, value)
         assert gradient is not None
         builder.output(f"grad.{name}", gradient)
+    return builder.build()
+
+
+def gradient_graph(graph: Graph, of: Value, wrt: Sequence[Value], prefix: str) -> Graph:
+    """The graph with the gradients of a value of one element, as outputs ``prefix`` and the names of ``wrt``.
+
+    Raises:
+        GradientError: an op between has no gradient.
+    """
+    names, value = [v.name for v in wrt], of.name
+    graph = decompose_for_gradient(dataclasses.replace(graph, outputs={**graph.outputs, _OF: of}), wrt)
+    of = graph.outputs[_OF]
+    builder = GraphBuilder(graph.name)
+    new = builder.adopt(graph)
+    by_name = {v.name: new[v] for v in (*graph.inputs, *graph.initializers)}
+    for name, old in graph.outputs.items():
+        if name != _OF:
+            builder.output(name, new[old])
+    seed = builder.constant(np.ones(of.type.sizes, of.type.dtype.cotangent.numpy), f"{value}/seed")
+    found = add_gradients(builder, {new[of]: seed}, [by_name[name] for name in names])
+    for name in names:
+        gradient = found[by_name[name]]
+        gradient = _any(builder, by_name[name]) if gradient is None else gradient
+        assert gradient is not None
+        builder.output(prefix + name, gradient)
     return builder.build()
 
 

@@ -25,23 +25,23 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_steps_are_pytorchs_in_float64(name: str) -> None:
     wanted, rule = recorded("optimizers"), RULES[name]
-    parts = {key: p.array.astype(float) for key, p in model().parameters.items()}
-    ends = np.cumsum([p.size for p in parts.values()])[:-1]
+    tensors = {key: p.array.astype(float) for key, p in model().parameters.items()}
+    ends = np.cumsum([p.size for p in tensors.values()])[:-1]
 
     def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
-        p = {key: part.reshape(parts[key].shape) for key, part in zip(parts, np.split(x, ends), strict=True)}
+        p = {key: block.reshape(tensors[key].shape) for key, block in zip(tensors, np.split(x, ends), strict=True)}
         loss, found = gradients(p)
-        return loss, np.concatenate([found[key].reshape(-1) for key in parts])
+        return loss, np.concatenate([found[key].reshape(-1) for key in tensors])
 
-    x, state = np.concatenate([p.reshape(-1) for p in parts.values()]), State()
+    x, state = np.concatenate([p.reshape(-1) for p in tensors.values()]), State()
     for loss, evaluations in zip(wanted[f"{name}/losses"], wanted[f"{name}/evaluations"], strict=True):
         value, gradient = evaluate(x)
         assert value == pytest.approx(loss, rel=1e-8)
         found = rule.minimize(rule.lr, x, value, gradient, evaluate, state)
         assert found.evaluations == evaluations
         x, state = found.x, found.state
-    for key, part in zip(parts, np.split(x, ends), strict=True):
-        np.testing.assert_allclose(part, wanted[f"{name}/{key}"].reshape(-1), rtol=1e-4, atol=1e-6)
+    for key, block in zip(tensors, np.split(x, ends), strict=True):
+        np.testing.assert_allclose(block, wanted[f"{name}/{key}"].reshape(-1), rtol=1e-4, atol=1e-6)
 
 
 def test_searches_that_divide_brackets_are_pytorchs() -> None:
@@ -91,10 +91,10 @@ def test_a_run_is_resumed_bit_for_bit(tmp_path: Path) -> None:
 
     run("whole")
     with pytest.raises(Stopped):
-        run("parts", stopping_at(4))
-    run("parts", resume="auto")
+        run("resumed", stopping_at(4))
+    run("resumed", resume="auto")
     for name, array in ended["whole"].items():
-        np.testing.assert_array_equal(array, ended["parts"][name], err_msg=name)
+        np.testing.assert_array_equal(array, ended["resumed"][name], err_msg=name)
 
 
 def test_a_loss_that_is_not_finite_changes_nothing() -> None:

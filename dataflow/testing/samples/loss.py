@@ -21,7 +21,7 @@ def _cross_entropy() -> list[Sample]:
                 small = (0,) if np.prod(shape) < 200 else ()
                 rows.append(Sample(ops.softmax_cross_entropy, given, a, gradient=small))
                 lse = x(*labels, kind="positive")
-                rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, lse), a))
+                rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, lse), a, gradient=small))
     return rows
 
 

@@ -67,9 +67,9 @@ class Vectors:
 
     def assign(self, x: Array) -> None:
         """Replaces the parameters."""
-        for name, part in self._parts(x):
+        for name, block in self._blocks(x):
             old = self._programs.tensor(name)
-            self._programs.set_tensor(name, part.reshape(old.shape).astype(old.dtype))
+            self._programs.set_tensor(name, block.reshape(old.shape).astype(old.dtype))
 
     def gradient(self, weight: float) -> Array:
         """The averaged gradient, (P,)."""
@@ -90,21 +90,21 @@ class Vectors:
         """Keeps what a step left, in slots of ``rows`` pairs."""
         numbers = np.array([state.count, state.length, state.scale, len(state.steps)])
         for slot in _VECTORS:
-            for name, part in self._parts(getattr(state, slot)):
-                self._set_slot(slot, name, part.reshape(self._programs.tensor(name).shape))
+            for name, block in self._blocks(getattr(state, slot)):
+                self._set_slot(slot, name, block.reshape(self._programs.tensor(name).shape))
         for slot in _ROWS:
             kept = np.zeros((rows, len(state.direction)))
             for row, vector in enumerate(getattr(state, slot)):
                 kept[row] = vector
-            for name, part in self._parts(kept):
-                self._set_slot(slot, name, part.reshape(rows, *self._programs.tensor(name).shape))
+            for name, block in self._blocks(kept):
+                self._set_slot(slot, name, block.reshape(rows, *self._programs.tensor(name).shape))
         for name in self._names:
             self._set_slot("numbers", name, numbers)
 
     def _joined(self, read: Callable[[str], Array]) -> Array:
         return np.concatenate([read(name).reshape(-1).astype(np.float64) for name in self._names])
 
-    def _parts(self, x: Array) -> list[tuple[str, Array]]:
+    def _blocks(self, x: Array) -> list[tuple[str, Array]]:
         """The elements of each parameter along the last axis."""
         ends = np.cumsum([self._programs.tensor(name).size for name in self._names])
         return list(zip(self._names, np.split(x, ends[:-1], axis=-1), strict=True))

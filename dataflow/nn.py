@@ -1,0 +1,160 @@
+"""Layers by hand: functions that add a layer's nodes and parameters to a graph, ``df.nn.linear(g, x, 64)``.
+
+Parameters are named ``weight`` and ``bias`` within the layer's name and the scopes around it, as
+``encoder/fc1/weight``; two layers of one name in a scope are an error. They begin as PyTorch's do: uniform within
+1 / sqrt(fan in), by ``seed`` and their name; biases too.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from . import init, ops
+from .errors import InputError
+from .host import checks
+from .host.numbers import integer
+from .ir.builder import GraphBuilder
+from .ir.types import Array
+from .ir.value import Value
+
+
+def linear(
+    g: GraphBuilder,
+    x: Value,
+    features: int,
+    *,
+    bias: bool = True,
+    name: str = "linear",
+    weight: Any = None,
+    seed: int = 0,
+) -> Value:
+    """The product with a weight, and a bias: (..., K) becomes (..., ``features``).
+
+    Args:
+        g: gets nodes and parameters.
+        x: (..., K), with two axes or more.
+        features: of the result.
+        bias: whether there is one.
+        name: of the layer.
+        weight: (K, ``features``) to begin with; by default by ``seed``.
+        seed: of the first values.
+
+    Raises:
+        InputError: sizes that don't fit.
+    """
+    sizes = (_size("linear", x, -1), integer("nn.linear: features", features))
+    layer = _Layer(g, x, name, seed)
+    y: Value = ops.matmul(x, layer.parameter("weight", sizes, sizes[0], weight))
+    return ops.add(y, layer.parameter("bias", (features,), sizes[0])) if bias else y
+
+
+def conv(
+    g: GraphBuilder,
+    x: Value,
+    channels: int,
+    window: int | Sequence[int],
+    *,
+    stride: int = 1,
+    pad: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = True,
+    name: str = "conv",
+    weight: Any = None,
+    seed: int = 0,
+) -> Value:
+    """A convolution: (N, C, *sizes) becomes (N, ``channels``, *sizes).
+
+    Args:
+        g: gets nodes and parameters.
+        x: (N, C, *sizes).
+        channels: of the result.
+        window: sizes of the weight, or one for all axes.
+        stride: along every axis.
+        pad: on both sides of every axis.
+        dilation: along every axis.
+        groups: of channels.
+        bias: whether there is one.
+        name: of the layer.
+        weight: (``channels``, C / ``groups``, *window) to begin with.
+        seed: of the first values.
+
+    Raises:
+        InputError: sizes that don't fit.
+    """
+    axes, read = x.type.rank - 2, _size("conv", x, 1)
+    given = (window,) * axes if isinstance(window, int) else tuple(window)
+    if axes < 1 or len(given) != axes or read % integer("nn.conv: groups", groups):
+        raise InputError(f"nn.conv: a window of {given} and {groups} groups don't fit x, which is {x.type}")
+    sizes = (integer("nn.conv: channels", channels), read // groups, *given)
+    layer, fan = _Layer(g, x, name, seed), math.prod(sizes[1:])
+    w = layer.parameter("weight", sizes, fan, weight)
+    b = layer.parameter("bias", (channels,), fan) if bias else None
+    along: dict[str, Any] = {"strides": (stride,) * axes, "pads": (pad,) * 2 * axes, "dilations": (dilation,) * axes}
+    found: Value = ops.conv(x, w, b, groups=groups, **along)
+    return found
+
+
+def embedding(
+    g: GraphBuilder,
+    tokens: Value,
+    rows: int,
+    features: int,
+    *,
+    name: str = "embedding",
+    weight: Any = None,
+    seed: int = 0,
+) -> Value:
+    """Rows of a table by their numbers: (...) becomes (..., ``features``); the table begins normal."""
+    sizes = (integer("nn.embedding: rows", rows), integer("nn.embedding: features", features))
+    layer = _Layer(g, tokens, name, seed)
+    table = layer.given("weight", sizes, init.normal(sizes, layer.seed("weight")) if weight is None else weight)
+    found: Value = ops.gather(table, tokens, axis=0)
+    return found
+
+
+def layer_norm(g: GraphBuilder, x: Value, *, epsilon: float = 1e-5, name: str = "layer_norm") -> Value:
+    """Layer normalization over the last axis, with a scale of ones and a bias of zeros to begin with."""
+    sizes = (_size("layer_norm", x, -1),)
+    layer = _Layer(g, x, name, 0)
+    scale, bias = layer.given("weight", sizes, init.ones(sizes)), layer.given("bias", sizes, init.zeros(sizes))
+    return g.add(ops.layer_norm, (x, scale, bias), {"axis": -1, "epsilon": epsilon}).outputs[0]  # type: ignore[return-value]
+
+
+class _Layer:
+    """The parameters of a layer."""
+
+    def __init__(self, g: GraphBuilder, x: Value, name: str, seed: int) -> None:
+        checks.instance("nn: g", g, GraphBuilder)
+        checks.instance("nn: x", x, Value)
+        self._g, self._seed = g, integer("nn: seed", seed, 0)
+        self._name = checks.text("nn: name", name)
+
+    def seed(self, name: str) -> int:
+        """Of a parameter's first values: by the layer's seed, and names with all scopes."""
+        return zlib.crc32(f"{self._seed} {self._g.scoped(self._name)}/{name}".encode())
+
+    def parameter(self, name: str, sizes: tuple[int, ...], fan: int, given: Any = None) -> Value:
+        """A parameter that begins uniform within 1 / sqrt(fan), where no array is given."""
+        if given is None:
+            bound = 1.0 / math.sqrt(max(1, fan))
+            given = init.uniform(sizes, self.seed(name), low=-bound, high=bound)
+        return self.given(name, sizes, given)
+
+    def given(self, name: str, sizes: tuple[int, ...], array: Array) -> Value:
+        """A parameter that begins as an array."""
+        found = checks.array(f"nn: {self._name}.{name}", array)
+        if found.shape != sizes:
+            raise InputError(f"nn: {self._name}.{name} is {list(found.shape)}; expected {list(sizes)}")
+        return self._g.parameter(f"{self._g.scoped(self._name)}/{name}", found)
+
+
+def _size(what: str, x: Value, axis: int) -> int:
+    checks.instance(f"nn.{what}: x", x, Value)
+    size = x.type.shape[axis] if x.type.rank >= 2 else None
+    if not isinstance(size, int):
+        raise InputError(f"nn.{what}: axis {axis} of x, which is {x.type}, has no fixed size; it is that of the weight")
+    return size

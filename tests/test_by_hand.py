@@ -1,0 +1,149 @@
+"""Networks by hand: layers, first values, and gradients as graphs, of which there are gradients again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import ops
+from dataflow_numpy.evaluate import evaluate
+
+
+def network(g: df.GraphBuilder, x: df.Value) -> df.Value:
+    with g.scope("encoder"):
+        h = ops.gelu(df.nn.linear(g, x, 5, name="fc1"))
+    return df.nn.linear(g, h, 3, name="head", bias=False)
+
+
+def test_layers_name_and_begin_their_parameters() -> None:
+    g = df.GraphBuilder()
+    tokens = g.input("tokens", df.int64, ("batch", 6))
+    h = df.nn.layer_norm(g, df.nn.embedding(g, tokens, 10, 8))
+    h = df.nn.conv(g, ops.transpose(h, perm=(0, 2, 1)), 4, 3, pad=1, groups=2, name="mix")
+    g.output("y", network(g, ops.reduce_mean(h, axes=(2,), keepdims=False)))
+    model = df.Model(g.build())
+    shapes = {name: p.array.shape for name, p in model.parameters.items()}
+    assert shapes == {
+        "embedding/weight": (10, 8), "layer_norm/weight": (8,), "layer_norm/bias": (8,), "mix/weight": (4, 4, 3),
+        "mix/bias": (4,), "encoder/fc1/weight": (4, 5), "encoder/fc1/bias": (5,), "head/weight": (5, 3),
+    }  # fmt: skip
+    bound = 1 / np.sqrt(12)
+    weight = model.parameters["mix/weight"].array
+    assert np.abs(weight).max() <= bound and weight.std() == pytest.approx(bound / np.sqrt(3), rel=0.25)
+    assert model({"tokens": np.arange(12).reshape(2, 6) % 10})["y"].shape == (2, 3)
+    batch = {"tokens": np.arange(12).reshape(2, 6) % 10, "labels": np.array([0, 2])}
+    with df.Trainer(model, devices=["cpu"], optimizer=df.optim.AdamW(lr=0.05)) as trainer:
+        losses = [trainer.step(batch) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+def test_layers_refuse_what_does_not_fit() -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, "k"))
+    with pytest.raises(df.InputError, match=r"nn.linear: axis -1 of x.*has no fixed size"):
+        df.nn.linear(g, x, 3)
+    y = g.input("y", df.float32, (2, 4))
+    with pytest.raises(df.InputError, match=r"linear.weight is \[2, 2\]; expected \[4, 3\]"):
+        df.nn.linear(g, y, 3, weight=np.zeros((2, 2)))
+    df.nn.linear(g, y, 3)
+    with pytest.raises(df.ModelError, match="names are unique"):
+        df.nn.linear(g, y, 3)
+
+
+INITS = {
+    "normal": (df.init.normal, {"mean": 1.0, "deviation": 2.0}, 1.0, 2.0),
+    "truncated_normal": (df.init.truncated_normal, {"deviation": 2.0}, 0.0, 2 * 0.8796),
+    "uniform": (df.init.uniform, {"low": -3.0, "high": 1.0}, -1.0, 4 / np.sqrt(12)),
+    "xavier_uniform": (df.init.xavier_uniform, {}, 0.0, np.sqrt(2 / 240)),
+    "xavier_normal": (df.init.xavier_normal, {"gain": 2.0}, 0.0, 2 * np.sqrt(2 / 240)),
+    "kaiming_uniform": (df.init.kaiming_uniform, {}, 0.0, np.sqrt(2 / 160)),
+    "kaiming_normal": (df.init.kaiming_normal, {"gain": 1.0}, 0.0, np.sqrt(1 / 160)),
+}
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_first_values_have_the_moments_of_their_formulas(name: str) -> None:
+    make, settings, mean, deviation = INITS[name]
+    found = make((160, 80), 3, **settings)
+    assert found.dtype == np.float32
+    assert found.mean() == pytest.approx(mean, abs=5 * deviation / np.sqrt(found.size))
+    assert found.std() == pytest.approx(deviation, rel=0.03)
+    np.testing.assert_array_equal(found, make((160, 80), 3, **settings))
+    assert not np.array_equal(found, make((160, 80), 4, **settings))
+
+
+def test_fans_and_orthogonal_weights() -> None:
+    assert df.init.fans((3, 7)) == (3, 7)
+    assert df.init.fans((8, 4, 3, 3)) == (36, 72)
+    for shape in ((6, 4), (4, 6), (5, 2, 3)):
+        rows = df.init.orthogonal(shape, 1, gain=2.0).reshape(shape[0], -1)
+        product = rows.T @ rows if rows.shape[0] >= rows.shape[1] else rows @ rows.T
+        np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
+    with pytest.raises(df.InputError, match=r"shape \(3,\) has 1 axes; expected 2 or more"):
+        df.init.xavier_normal((3,))
+
+
+def penalty(graph: df.Graph, names: list[str]) -> df.Graph:
+    """The graph with the sum of the squares of its gradients."""
+    g = df.GraphBuilder("penalty")
+    new = g.adopt(graph)
+    total = None
+    for name in names:
+        square = ops.mul(new[graph.outputs[f"grad.{name}"]], new[graph.outputs[f"grad.{name}"]])
+        square = ops.reduce_sum(square, axes=tuple(range(square.type.rank)), keepdims=False)
+        total = square if total is None else ops.add(total, square)
+    assert total is not None
+    g.output("penalty", total)
+    return g.build()
+
+
+def losses(kind: str) -> tuple[df.Graph, dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+    g = df.GraphBuilder("network")
+    x = g.input("x", df.float32, (4, 4))
+    y = network(g, x)
+    if kind == "cross_entropy":
+        labels = g.constant(np.array([0, 2, 1, -100]))
+        found = ops.softmax_cross_entropy(y, labels, axis=1, ignore_index=-100, label_smoothing=0.1)[0]
+    elif kind == "softmax":
+        found = ops.mul(ops.softmax(y, axis=1), ops.log_softmax(ops.sin(y), axis=1))
+    else:
+        window = g.constant(np.ones((2, 4, 2), np.float32))
+        attributes = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "groups": 1}
+        found = ops.exp(ops.tanh(ops.conv(ops.reshape(y, shape=(1, 4, 3)), window, None, **attributes)))
+    g.output("loss", ops.reduce_sum(found, axes=tuple(range(found.type.rank)), keepdims=False))
+    return g.build(), {"x": random.standard_normal((4, 4))}
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "softmax", "conv"])
+def test_gradients_of_gradients_are_those_of_finite_differences(kind: str) -> None:
+    graph, feeds = losses(kind)
+    names = [v.name for v, data in graph.initializers.items() if data.trainable]
+    assert names == ["encoder/fc1/weight", "encoder/fc1/bias", "head/weight"]
+    first = df.value_and_grad(graph)
+    assert [*first.outputs] == ["loss", *(f"grad.{name}" for name in names)]
+    twice = df.value_and_grad(penalty(first, names), ["x"])
+    found = evaluate(twice, feeds, dtype=np.float64)
+    direction = np.random.default_rng(1).standard_normal((4, 4))
+    step = 1e-5
+    up, down = (
+        evaluate(penalty(first, names), {"x": feeds["x"] + sign * step * direction}, dtype=np.float64)["penalty"]
+        for sign in (1, -1)
+    )
+    assert (found["grad.x"] * direction).sum() == pytest.approx((up - down) / (2 * step), rel=1e-6)
+    on_cpu = df.Session(df.Model(twice), devices=["cpu"]).run({"x": feeds["x"].astype(np.float32)})
+    np.testing.assert_allclose(on_cpu["grad.x"], found["grad.x"], rtol=2e-3, atol=2e-4)
+
+
+def test_values_and_gradients_refuse_what_does_not_fit() -> None:
+    graph, _ = losses("softmax")
+    with pytest.raises(df.InputError, match="'none' is no float input or stored tensor"):
+        df.value_and_grad(graph, ["none"])
+    with pytest.raises(df.InputError, match=r"there is an output 'grad\.x' already; give another prefix="):
+        df.value_and_grad(df.value_and_grad(graph, "x"), "x", of="loss")
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 3))
+    g.output("y", ops.sin(x))
+    with pytest.raises(df.InputError, match="expected one float, a sum or mean"):
+        df.value_and_grad(g.build())
