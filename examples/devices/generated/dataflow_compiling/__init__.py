@@ -1,0 +1,20 @@
+"""The device ``compiling``: segments as one function of C each."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dataflow.plugin import Device, devices_of, hookimpl
+
+
+def library() -> Path:
+    """The library; raises FileNotFoundError where it wasn't built."""
+    found = sorted(Path(__file__).parent.glob("_native*.so"))
+    if not found:
+        raise FileNotFoundError("dataflow_compiling/_native is not built: run pip install -e . in the project")
+    return found[0]
+
+
+@hookimpl
+def dataflow_devices() -> Iterable[Device]:
+    """The device of the library."""
+    return devices_of(library())
