@@ -86,11 +86,12 @@ def test_what_a_kernel_refuses_is_planned_for_itself(decoders, compiled, monkeyp
     move = SeriesCSegment.move
 
     def refuses(segment, t):
-        segment._expected[:, 0] ^= t % 3 == 0
+        expected = segment._expected
+        segment._expected = expected if t % 3 else b""
         try:
             move(segment, t)
         finally:
-            segment._expected[:, 0] ^= t % 3 == 0
+            segment._expected = expected
 
     monkeypatch.setattr(SeriesCSegment, "move", refuses)
     session, each = (df.Session(decoders["all"], devices=["cpu"], plans=plans) for plans in (64, 0))

@@ -33,12 +33,16 @@ class NativeItems:
         self._items = items
         self.native = sum(item.native for item in items)
         self._entries = ffi.new("df_command[]", len(items))
-        for entry, item in zip(self._entries, items, strict=True):
-            entry.host_slot = -1
-            item.fill(entry)
+        self.refill()
         self._failed, self._error = ffi.new("int64_t *"), ffi.new("df_error *")
         self._run = ffi.new("df_run *")
         self._run.struct_size = ffi.sizeof("df_run")
+
+    def refill(self) -> None:
+        """Takes what the items have become."""
+        for entry, item in zip(self._entries, self._items, strict=True):
+            entry.host_slot = -1
+            item.fill(entry)
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         """Does them in order; see ``dataflow.plugin.device.BoundSegment``."""

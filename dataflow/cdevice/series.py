@@ -65,7 +65,7 @@ class SeriesCSegment(BoundCSegment):
         ]
         self._describe(threads, constants)
         self._prepare()
-        self._expected = self._answers & self._mask
+        self._expected = (self._answers & self._mask).tobytes()
         self._given = np.zeros(self._count, np.int64)  # bytes of workspace that a step has
         self._give_workspace()
         self._hold()
@@ -120,11 +120,10 @@ class SeriesCSegment(BoundCSegment):
     def _give_workspace(self) -> None:
         """One workspace for all steps, of which one runs at a time: what each wants does not grow evenly with sizes."""
         wanted = self._answers[:, _WORKSPACE]
-        most = int(wanted.max(initial=0))
-        grows = most > self._workspace.bytes
-        if not grows and not (wanted > self._given).any():
+        if not (wanted > self._given).any():  # no step is given more than the workspace has
             return
-        if grows:
+        most = int(wanted.max(initial=0))
+        if most > self._workspace.bytes:
             self._workspace = self._allocate(most + most // 4)
         arena = self._tables.arenas[self._shared]
         arena.base, arena.bytes = self._workspace.base, self._workspace.bytes
@@ -149,7 +148,7 @@ class SeriesCSegment(BoundCSegment):
         if refused < self._count:
             raise NotInSeries(f"a kernel does not take the sizes of number {t}")
         self._prepare()
-        if ((self._answers & self._mask) != self._expected).any():
+        if (self._answers & self._mask).tobytes() != self._expected:
             raise NotInSeries(f"a kernel wants other prepacked copies for the sizes of number {t}")
         self._give_workspace()
         self._hold()

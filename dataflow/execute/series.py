@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..cdevice.backend import CBackend
+from ..cdevice.sequence import NativeItems
 from ..cdevice.series import SeriesCSegment
 from ..errors import LimitExceeded, OutOfMemoryError
 from ..ir.kernel import HOST
@@ -80,12 +81,19 @@ class SeriesBound(Bound):
         if t == self._at:
             return
         self._at = -1
+        same = True  # items
         for index, (first, last) in enumerate(zip(self._series.first.items, self.plan.items, strict=True)):
             if isinstance(first, Transfer) and isinstance(last, Transfer):
                 self._items[index] = self._bind(self._series.transfer(first, last, t), self._table)
+                same = False
             elif isinstance(last, Segment):
                 self._items[index].move(t)
-        self._complete.items = in_sequence(self._items)
+        if same:
+            for item in self._complete.items:
+                if isinstance(item, NativeItems):
+                    item.refill()
+        else:
+            self._complete.items = in_sequence(self._items)
         self._at = t
 
 
