@@ -90,7 +90,7 @@ class Programs:
     ) -> None:
         self._scaled, self.scale = scaled, 1.0
         self._updates, self._fuse, self._dropout, self._as_ready = updates, how.fuse, dropout, as_ready
-        self.engine = Engine(how, model.graph, plans=PLANS)
+        self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
         self._scratch = Scratch(self.engine.devices)
         self._graph = tied(model.graph_with_data(), ties)
         self._graphs = Graphs(

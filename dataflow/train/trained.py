@@ -152,9 +152,11 @@ class Trained:
         self._loaded = {key: np.array(value) for key, value in state.items()}
         slots = [slot for name in self.reached for slot in self._slots[name]]
         changed: Collection[str] = {*self.reached, *self._statistics, *slots}
-        variables = self._engine.variables
+        variables, changing = self._engine.variables, self.changed()
         for key in variables.names():
             name = self._name_of(key)
+            if name not in changing:
+                continue  # it may lie in the model's memory
             found = self.initial(name)
             if found is None and name in changed:
                 found = self._begun(name)

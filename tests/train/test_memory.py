@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dataflow as df
 from dataflow import ops
+from dataflow._runtime import ffi
 from dataflow.passes.fuse_elementwise import MOST_INPUTS
 from dataflow.planning import memory_goal as goals
 from dataflow.planning.verify import check_plan
@@ -158,6 +159,35 @@ def test_a_plan_says_what_runs_again(tmp_path: Any) -> None:
         assert words in str(plan)
     plan.save_html(str(tmp_path / "plan.html"))
     assert "computed again" in (tmp_path / "plan.html").read_text("utf-8")
+
+
+def test_what_is_not_trained_is_read_where_the_model_has_it() -> None:
+    """With parameters that are trained it is as ever: the model's array stays as it was until they come back."""
+
+    def stored(random: np.random.Generator, *shape: int) -> np.ndarray:
+        array = df.empty(shape, df.float32)
+        array[:] = random.standard_normal(shape)
+        array.flags.writeable = False
+        return array
+
+    random = np.random.default_rng(0)
+    body, head = stored(random, WIDTH, 64), stored(random, 64, 3)
+    g = df.GraphBuilder("network")
+    h = ops.relu(ops.matmul(g.input("x", df.float32, (BATCH, WIDTH)), g.parameter("body", body)))
+    g.output("y", ops.matmul(h, g.parameter("head", head)))
+    model, start = df.Model(g.build()), head.copy()
+    with df.Trainer(model, trainable=["head"], devices=["cpu"]) as trainer:
+        for batch in batches(2):
+            trainer.step(batch)
+            trainer.evaluate(batch)
+        variables = trainer.programs.engine.variables
+        addresses = {name: int(ffi.cast("uintptr_t", variables.buffer(name).base)) for name in ("body", "head")}
+        assert addresses["body"] == body.__array_interface__["data"][0]
+        assert addresses["head"] != head.__array_interface__["data"][0]
+        state = trainer.programs.state()
+        trainer.programs.load_state(state)
+        np.testing.assert_array_equal(head, start)
+    np.testing.assert_array_equal(model.parameters["head"].array, state["parameters/head"])
 
 
 @pytest.mark.parametrize("memory", ["half", "0x", "-1", "0.5", 0, -5, 1.5, True, "5T", ""])
