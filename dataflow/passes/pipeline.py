@@ -19,6 +19,7 @@ from .fuse import fuse
 from .fuse_attention import fuse_attention
 from .fuse_elementwise import fuse_elementwise
 from .identities import remove_identities
+from .merged_transpose import transpose_without_merging
 from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
 from .quantized import OPS as INTEGER_OPS
@@ -80,6 +81,7 @@ def _of_floats(at: Context) -> list[AnyOp]:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("identities", "differentiate", lambda graph, at: remove_identities(graph)),
+    Pass("merged_transpose", "differentiate", lambda graph, at: transpose_without_merging(graph)),
     Pass("conv_pads", "differentiate", lambda graph, at: pad_in_convs(graph, at.mutable)),
     Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
@@ -99,6 +101,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass("squares", "differentiate", lambda graph, at: multiply_squares(graph, at.mutable)),  # after norms'
     Pass("identities", "simplify", lambda graph, at: remove_identities(graph)),
+    Pass("merged_transpose", "simplify", lambda graph, at: transpose_without_merging(graph)),
     Pass("conv_pads", "simplify", lambda graph, at: pad_in_convs(graph, at.mutable)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),

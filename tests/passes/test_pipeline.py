@@ -23,7 +23,7 @@ def offer(name, before=(), after=(), phase="fold", plugin="p", run=lambda graph,
 
 def test_the_passes_of_the_core_are_in_their_order():
     assert arranged([]) == PIPELINE
-    expected = ["identities", "conv_pads", "dead_code", "padding_taps", "upcast"]
+    expected = ["identities", "merged_transpose", "conv_pads", "dead_code", "padding_taps", "upcast"]
     expected += ["transposed_matmul", "transposed_concat"]
     assert names("simplify") == expected
     assert names("fold") == ["expand_blocks", "use_integers", "constant_folding", "fold_affine"]
