@@ -1,7 +1,7 @@
 """dataflow's side of training_memory.py, in a process of its own; answers as peer.py says.
 
-Arguments: network, folder, threads, and the memory of a Trainer where it has a budget. The folder has the batch
-(batch.npz) and the network (model.onnx).
+Arguments: network, folder, threads, and perhaps the memory that a Trainer may take, and how it updates. The folder has
+the batch (batch.npz) and the network (model.onnx).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> None:
         threads=threads,
         batch_norm=(WORKS | LARGE)[name].batch_norm,
         memory=sys.argv[4] if len(sys.argv) > 4 else None,
+        update=sys.argv[5] if len(sys.argv) > 5 else "together",
     )
     answer(df.__version__, lambda: trainer.step(batch))
 

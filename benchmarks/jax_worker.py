@@ -1,7 +1,9 @@
-"""JAX's side of training.py: runs in an interpreter that has jax; answers as peer.py says.
+"""JAX's side of training.py and training_memory.py: runs in an interpreter that has jax; answers as peer.py says.
 
-Arguments: network, folder. The folder has the batch (batch.npz) and PyTorch's first weights (weights.npz), with which
-it begins. One jitted step; convolutions with channels last, which XLA prefers on a CPU.
+Arguments: network, folder, and ``remat`` to compute every block again in backward. The folder has the batch (batch.npz)
+and PyTorch's first weights (weights.npz), with which it begins. One jitted step; convolutions with channels last, which
+XLA prefers on a CPU. The memory that it answers with is not the process's, in which the compiler takes most, but what
+XLA says that the step takes, and three times the weights.
 """
 
 from __future__ import annotations
@@ -14,61 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax_networks import NETWORKS, Weights
 from peer import answer
 
-Weights = dict[str, Any]
 
-
-def dense(w: Weights, name: str, x: Any) -> Any:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-
-def mlp(w: Weights, x: Any) -> Any:
-    return dense(w, "2", jax.nn.relu(dense(w, "0", x)))
-
-
-def conv(w: Weights, name: str, x: Any) -> Any:
-    kernel = w[f"{name}.weight"].transpose(2, 3, 1, 0)
-    y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    return y + w[f"{name}.bias"]
-
-
-def pool(x: Any) -> Any:
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-
-
-def cnn(w: Weights, x: Any) -> Any:
-    h = pool(jax.nn.relu(conv(w, "0", x.transpose(0, 2, 3, 1))))
-    h = pool(jax.nn.relu(conv(w, "3", h)))
-    return dense(w, "7", h.transpose(0, 3, 1, 2).reshape(len(x), -1))
-
-
-def norm(w: Weights, name: str, x: Any) -> Any:
-    mean = x.mean(-1, keepdims=True)
-    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
-    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def encoder(w: Weights, x: Any, heads: int = 4) -> Any:
-    h = w["words.weight"][x] + w["places"]
-    n, t, d = h.shape
-    layer = 0
-    while f"layers.{layer}.qkv.weight" in w:
-        at = f"layers.{layer}."
-        q, k, v = jnp.moveaxis(dense(w, at + "qkv", norm(w, at + "norm1", h)).reshape(n, t, 3, heads, -1), 2, 0)
-        scores = jnp.einsum("nthd,nshd->nhts", q, k) / np.sqrt(d // heads).astype(np.float32)
-        y = jnp.einsum("nhts,nshd->nthd", jax.nn.softmax(scores), v)
-        h = h + dense(w, at + "proj", y.reshape(n, t, d))
-        inner = jax.nn.gelu(dense(w, at + "fc1", norm(w, at + "norm2", h)), approximate=False)
-        h = h + dense(w, at + "fc2", inner)
-        layer += 1
-    return dense(w, "head", norm(w, "norm", h))
-
-
-NETWORKS: dict[str, Callable[[Weights, Any], Any]] = {"mlp": mlp, "cnn": cnn, "encoder": encoder}
-
-
-def stepped(network: Callable[[Weights, Any], Any]) -> Callable[..., Any]:
+def stepped(network: Callable[[Weights, Any], Any]) -> Any:
     """A jitted AdamW step: (weights, first, second moments, count, x, labels) to the new ones and the loss."""
     rate, decay, b1, b2, tiny = 1e-3, 0.01, 0.9, 0.999, 1e-8
 
@@ -92,20 +44,24 @@ def stepped(network: Callable[[Weights, Any], Any]) -> Callable[..., Any]:
 
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
+    remat = jax.checkpoint if "remat" in sys.argv[3:] else lambda block: block
     with np.load(folder / "weights.npz") as file:
-        w = {key: jnp.asarray(file[key]) for key in file.files}
+        kept = [key for key in file.files if not key.endswith(("running_mean", "running_var", "num_batches_tracked"))]
+        w = {key: jnp.asarray(file[key]) for key in kept}
     batch = np.load(folder / "batch.npz")
     x, labels = jnp.asarray(batch["x"]), jnp.asarray(batch["labels"])
     zeros = jax.tree.map(jnp.zeros_like, w)
     state = (w, zeros, jax.tree.map(jnp.copy, zeros), jnp.zeros(()))
-    compiled = stepped(NETWORKS[name])
+    compiled = stepped(lambda w, x: NETWORKS[name](w, x, remat)).lower(*state, x, labels).compile()
+    found = compiled.memory_analysis()
+    taken = 3 * sum(array.nbytes for array in w.values()) + found.temp_size_in_bytes
 
     def step() -> float:
         nonlocal state
         *state, loss = compiled(*state, x, labels)
         return float(loss)
 
-    answer(jax.__version__, step)
+    answer(jax.__version__, step, taken)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def turn(step: Callable[[], float], steps: int) -> tuple[float, float]:
     return (time.perf_counter() - begin) / steps, loss
 
 
-def answer(version: str, step: Callable[[], float]) -> None:
-    """The worker's end: answers until its input ends."""
+def answer(version: str, step: Callable[[], float], taken: int | None = None) -> None:
+    """The worker's end: answers until its input ends; with ``taken`` in place of the most memory, where it is given."""
     print("ready", version, flush=True)
     for line in sys.stdin:
-        print(*turn(step, int(line)), memory("VmHWM"), flush=True)
+        print(*turn(step, int(line)), memory("VmHWM") if taken is None else taken, flush=True)
 
 
 class Peer:

@@ -24,7 +24,7 @@ run startup.py
 run chain.py
 run planner.py ${MINIMALLOC:+--minimalloc "$MINIMALLOC"}
 run training.py --torch-python "$torch" --jax-python "$jax"
-run training_memory.py --torch-python "$torch"
+run training_memory.py --torch-python "$torch" --jax-python "$jax"
 run light.py
 run tokens.py
 run precision.py --torch-python "$torch"

@@ -25,7 +25,9 @@ ORDER = {
     "loading": "From the file to the first result, in a fresh process that has run another, small model before.",
     "memory": "The most memory of that process (peak), and what it holds after three runs (resident), less the "
     "weights, and less a process that has run the small model alone.",
-    "training_memory": "The same of a process that trains, less weights and AdamW's two moments.",
+    "training_memory": "The same of a process that trains, less weights and AdamW's two moments, and the time of its "
+    "steps as a part of the fastest competitor's; in JAX what XLA says that the step takes. The ratio is to the least "
+    "memory of the competitors, at the budget of ours with the least memory that is no slower than the fastest.",
     "chain": "10,000 small ops in a row, without folding and fusion: what a node costs beside its work.",
     "gpu_training": "On a card (`benchmarks/gpu.sh`): a training step with AdamW that takes its batch from the host "
     "and brings the loss back, against PyTorch with CUDA graphs and, where its column is there, torch.compile. Storage "
