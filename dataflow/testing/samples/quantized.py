@@ -111,6 +111,9 @@ def _convolutions() -> list[Sample]:
         ((1, 3, 20, 20), (8, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
         ((1, 35, 13, 12), (33, 35, 3, 4), {"strides": (4, 2), "dilations": (2, 4), "pads": (0, 6, 2, 5)}),
         ((2, 36, 8, 38), (40, 36, 1, 1), {}),
+        ((2, 19, 6, 5), (19, 1, 3, 3), {"groups": 19, "strides": (2, 2), "pads": (1, 0, 1, 1)}),
+        ((1, 33, 40, 50), (33, 1, 5, 4), {"groups": 33, "pads": (2, 1, 2, 2), "dilations": (1, 2)}),
+        ((1, 16, 4, 5, 6), (16, 1, 2, 3, 2), {"groups": 16, "pads": (1, 1, 0, 0, 1, 1), "strides": (3, 1, 1)}),
     )  # fmt: skip
     types = ((uint8, int8), (int8, int8), (uint8, uint8), (int8, uint8))
     for index, (image, weight, given) in enumerate(windows):

@@ -250,7 +250,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   const int32_t right = df_byte_right(form);
   const df_conv conv = conv_of_node(node, form);
   if (df_byte_depthwise_takes(&conv)) {
-    out->workspace = DF_NAME(df_byte_depthwise_layout_of)(&conv).bytes * node->threads;
+    out->workspace = DF_NAME(df_byte_depthwise_workspace)(&conv) * node->threads;
     return DF_OK;
   }
   const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);

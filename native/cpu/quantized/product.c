@@ -1,82 +1,75 @@
 /* quantized/product.c: tiles over packed operands, and the epilogue of each. */
 #include "quantized/product.h"
+#include "quantized/pairs.h"
+#include "quantized/round.h"
 
-typedef uint8_t bytes __attribute__((vector_size(DF_LANES)));
+#define FINISH_INLINE static inline __attribute__((always_inline))
 
-static inline df_ivec load_ints(const int32_t *from) {
-  df_ivec value;
-  memcpy(&value, from, sizeof value);
-  return value;
-}
-
-static inline df_uvec load_wrapping(const int32_t *from) { return (df_uvec)load_ints(from); }
+static inline df_uvec load_wrapping(const int32_t *from) { return (df_uvec)df_load_ints(from); }
 
 static inline df_uvec splat_int(int32_t value) { return (df_uvec)(value - (df_ivec){0}); }
 
-/* Steps within the limits: those are small enough for a float that a number of 2^23 and more, whose
- * last bit counts ones, rounds when it is added, half to even. Of a NaN the limits are left. */
-static inline df_ivec round_steps(df_vec steps, const df_byte_epilogue *e) {
-  const float rounder = 12582912.0f; /* 1.5 * 2^23 */
-  steps = vec_max(steps, vec_splat((float)(e->least - e->zero)));
-  const df_vec most = vec_splat((float)(e->most - e->zero));
-  const df_ivec above = steps > most;
-  steps = (df_vec)((above & (df_ivec)most) | (~above & (df_ivec)steps));
-  int32_t bits;
-  memcpy(&bits, &rounder, sizeof bits);
-  return (df_ivec)(steps + vec_splat(rounder)) - (bits - e->zero);
+FINISH_INLINE void store_words(void *to, df_vec value, int64_t count) {
+  if (count == DF_LANES)
+    vec_store(to, value);
+  else
+    vec_store_partial(to, value, count);
 }
 
-static inline void store(const df_byte_epilogue *e, df_ivec sum, int64_t i, int64_t j,
-                         int64_t count) {
-  const int64_t at = i * e->out_row + j;
-  if (e->form == DF_BYTE_SUMS) {
-    float *to = (float *)e->out + at;
-    if (count == DF_LANES)
-      vec_store(to, (df_vec)sum);
-    else
-      vec_store_partial(to, (df_vec)sum, count);
-    return;
-  }
-  df_vec value = __builtin_convertvector(sum, df_vec);
-  value *= e->row_scale ? vec_splat(e->row_scale[i]) : vec_load(e->column_scale + j);
-  if (e->form == DF_BYTE_FLOATS) {
-    float *to = (float *)e->out + at;
-    if (e->row_bias)
-      value += vec_splat(e->row_bias[i]);
-    if (e->column_bias)
-      value += vec_load(e->column_bias + j);
-    if (count == DF_LANES)
-      vec_store(to, value);
-    else
-      vec_store_partial(to, value, count);
-    return;
-  }
-  const bytes rounded = __builtin_convertvector(round_steps(value, e), bytes);
-  if (count == DF_LANES) {
-    memcpy((uint8_t *)e->out + at, &rounded, sizeof rounded);
-  } else {
-    for (int64_t lane = 0; lane < count; lane++)
-      ((uint8_t *)e->out)[at + lane] = rounded[lane];
-  }
+/* |form| and |filters|, which says that all but what is of rows is absent, are constants at the
+ * uses. */
+FINISH_INLINE void finish(df_byte_form form, int filters, const df_byte_epilogue *e,
+                          const int32_t *sums, int64_t row, int64_t rows, int64_t column,
+                          int64_t columns) {
+  const df_rounding r = df_rounding_of(e->zero, e->least, e->most);
+  for (int64_t i = row; i < row + rows; i++, sums += DF_BYTE_COLUMNS)
+    for (int64_t j = 0; j < columns; j += DF_LANES) {
+      const int64_t at = column + j, to = i * e->out_row + at,
+                    count = df_min(DF_LANES, columns - j);
+      df_uvec sum = load_wrapping(sums + j);
+      if (filters || e->row_add)
+        sum += splat_int(e->row_add[i]);
+      if (!filters && e->column_add)
+        sum += load_wrapping(e->column_add + at);
+      if (!filters && e->row_zero)
+        sum -= splat_int(e->row_zero[i]) * load_wrapping(e->column_sum + at);
+      if (!filters && e->column_zero)
+        sum -= splat_int(e->row_sum[i]) * load_wrapping(e->column_zero + at);
+      if (form == DF_BYTE_SUMS) {
+        store_words((float *)e->out + to, (df_vec)sum, count);
+        continue;
+      }
+      df_vec value = __builtin_convertvector((df_ivec)sum, df_vec);
+      value *=
+          filters || e->row_scale ? vec_splat(e->row_scale[i]) : vec_load(e->column_scale + at);
+      if (form == DF_BYTE_STEPS) {
+        const df_bytes steps = df_round_steps(value, &r);
+        df_store_bytes((uint8_t *)e->out + to, (const uint8_t *)&steps, DF_LANES, count);
+        continue;
+      }
+      if (e->row_bias)
+        value += vec_splat(e->row_bias[i]);
+      if (!filters && e->column_bias)
+        value += vec_load(e->column_bias + at);
+      store_words((float *)e->out + to, value, count);
+    }
 }
 
 void DF_NAME(df_byte_finish)(const df_byte_epilogue *epilogue, const int32_t *sums, int64_t row,
                              int64_t rows, int64_t column, int64_t columns) {
   const df_byte_epilogue e = *epilogue;
-  for (int64_t i = row; i < row + rows; i++, sums += DF_BYTE_COLUMNS)
-    for (int64_t j = 0; j < columns; j += DF_LANES) {
-      const int64_t at = column + j;
-      df_uvec sum = load_wrapping(sums + j);
-      if (e.row_add)
-        sum += splat_int(e.row_add[i]);
-      if (e.column_add)
-        sum += load_wrapping(e.column_add + at);
-      if (e.row_zero)
-        sum -= splat_int(e.row_zero[i]) * load_wrapping(e.column_sum + at);
-      if (e.column_zero)
-        sum -= splat_int(e.row_sum[i]) * load_wrapping(e.column_zero + at);
-      store(&e, (df_ivec)sum, i, at, df_min(DF_LANES, columns - j));
-    }
+  const int filters =
+      e.row_add && !e.column_add && !e.row_zero && !e.column_zero && e.row_scale && !e.column_bias;
+  if (e.form == DF_BYTE_SUMS)
+    finish(DF_BYTE_SUMS, 0, &e, sums, row, rows, column, columns);
+  else if (e.form == DF_BYTE_FLOATS && filters)
+    finish(DF_BYTE_FLOATS, 1, &e, sums, row, rows, column, columns);
+  else if (e.form == DF_BYTE_FLOATS)
+    finish(DF_BYTE_FLOATS, 0, &e, sums, row, rows, column, columns);
+  else if (filters)
+    finish(DF_BYTE_STEPS, 1, &e, sums, row, rows, column, columns);
+  else
+    finish(DF_BYTE_STEPS, 0, &e, sums, row, rows, column, columns);
 }
 
 /* Panel |i| of rows by panel |j| of columns. */

@@ -161,6 +161,20 @@ static inline df_vec vec_max(df_vec a, df_vec b) {
 #endif
 }
 
+/* The smaller one per lane; of a NaN and a number the number where it is |b|. */
+static inline df_vec vec_min(df_vec a, df_vec b) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (df_vec)_mm_min_ps((__m128)a, (__m128)b);
+#else
+  df_ivec below = a < b;
+  return (df_vec)((below & (df_ivec)a) | (~below & (df_ivec)b));
+#endif
+}
+
 /* The larger one per lane; a NaN wins, of two the first. */
 static inline df_vec vec_larger(df_vec a, df_vec b) {
 #if defined(__AVX512F__)
