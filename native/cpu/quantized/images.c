@@ -14,8 +14,16 @@ df_byte_images DF_NAME(df_byte_images_of)(const df_conv *conv) {
   }
   c.fours = df_divide_up(conv->channels, DF_BYTE_STEP);
   c.steps = c.fours * p->taps;
-  if (!df_conv_is_plain(&conv->window))
-    c.bytes = conv->batch * conv->groups * c.fours * p->in_size * DF_BYTE_STEP;
+  const int64_t planes = conv->batch * conv->groups;
+  const df_window *w = &conv->window;
+  c.sampled = w->taps == 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    if (w->pad[axis] != 0 || (w->out[axis] - 1) * w->stride[axis] >= w->in[axis])
+      c.sampled = 0;
+  if (c.sampled && !df_conv_is_plain(w))
+    c.bytes = planes * conv->channels * w->out_size;
+  else if (!c.sampled)
+    c.bytes = planes * c.fours * p->in_size * DF_BYTE_STEP;
   return c;
 }
 
@@ -56,6 +64,33 @@ static void interleave_task(void *context, int64_t index, int64_t count, int32_t
     }
 }
 
+/* ---- Samples --------------------------------------------------------------------------------- */
+
+/* out[i] = from[i * step]; |step| is a constant at the commonest uses. */
+static inline __attribute__((always_inline)) void sample_row(uint8_t *out, const uint8_t *from,
+                                                             int64_t step, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    out[i] = from[i * step];
+}
+
+/* Channel |index| of all images: the elements that single taps read, position by position. */
+static void sample_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count, (void)worker;
+  const df_byte_images *c = context;
+  const df_window *w = &c->conv.window;
+  const uint8_t *x = c->x + index * w->in_size;
+  uint8_t *to = c->interleaved + index * w->out_size;
+  for (int64_t z = 0; z < w->out[0]; z++)
+    for (int64_t y = 0; y < w->out[1]; y++, to += w->out[2]) {
+      const int64_t row = z * w->stride[0] * w->in[1] + y * w->stride[1];
+      const uint8_t *from = x + row * w->in[2];
+      if (w->stride[2] == 2)
+        sample_row(to, from, 2, w->out[2]);
+      else
+        sample_row(to, from, w->stride[2], w->out[2]);
+    }
+}
+
 /* ---- Panels of positions --------------------------------------------------------------------- */
 
 /* Positions [position, position + count) of a group of an image, |unit|, read by no taps but their
@@ -63,8 +98,9 @@ static void interleave_task(void *context, int64_t index, int64_t count, int32_t
 static void pack_plain(const df_byte_images *c, uint8_t *to, int64_t unit, int64_t position,
                        int64_t count) {
   const df_conv *conv = &c->conv;
-  const int64_t plane = conv->window.in_size, line = df_byte_line(count);
-  const uint8_t *x = c->x + unit * conv->channels * plane + position;
+  const int64_t plane = conv->window.out_size, line = df_byte_line(count);
+  const uint8_t *x = c->bytes ? c->interleaved : c->x;
+  x += unit * conv->channels * plane + position;
   for (int64_t channel = 0; channel < conv->channels; channel += DF_BYTE_STEP, to += line) {
     const int64_t lanes = df_min(DF_BYTE_STEP, conv->channels - channel);
     const uint8_t *from[DF_BYTE_STEP] = {0};
@@ -93,11 +129,14 @@ static void pack_window(const df_byte_images *c, uint8_t *to, int64_t unit, int6
 
 void DF_NAME(df_byte_interleave_images)(const df_call *call, df_byte_images *images) {
   const df_conv *conv = &images->conv;
-  if (images->bytes)
-    df_parallel(call, interleave_task, images, conv->batch * conv->groups * images->fours);
+  const int64_t units = conv->batch * conv->groups;
+  if (images->bytes && images->sampled)
+    df_parallel(call, sample_task, images, units * conv->channels);
+  else if (images->bytes)
+    df_parallel(call, interleave_task, images, units * images->fours);
 }
 
 void DF_NAME(df_byte_pack_positions)(const df_byte_images *images, uint8_t *to, int64_t unit,
                                      int64_t position, int64_t count) {
-  (images->bytes ? pack_window : pack_plain)(images, to, unit, position, count);
+  (images->sampled ? pack_plain : pack_window)(images, to, unit, position, count);
 }

@@ -1,7 +1,8 @@
 /* quantized/images.h: positions of images as columns of bytes (see quantized/product.h).
  *
  * Channels are interleaved by four, with the padding around the image, and positions gathered from
- * that for each tap. Where a position reads just its own place, panels are interleaved at once. */
+ * that for each tap. Where a position reads just its own place, panels are interleaved at once;
+ * where it reads one place and there is no padding, from a copy of those that are read. */
 #ifndef DF_CPU_QUANTIZED_IMAGES_H
 #define DF_CPU_QUANTIZED_IMAGES_H
 
@@ -13,7 +14,8 @@ typedef struct df_byte_images {
   df_window padded; /* over images with their padding, which has none of its own */
   int64_t fours;    /* channels by four */
   int64_t steps;    /* of a position: a four of channels and its taps, then the next */
-  int64_t bytes;    /* of all interleaved images; 0 where none are made */
+  int64_t bytes;    /* of all interleaved images, or copies; 0 where none are made */
+  int32_t sampled;  /* positions read one place each, inside the image */
   const uint8_t *x;
   uint8_t *interleaved;
   uint8_t sign; /* the bit of x to invert */
