@@ -173,7 +173,7 @@ class _Making:
     def _leaf(self, leaf: Leaf, *, keys: bool = False) -> Value:
         axes = self._form.axes(leaf, keys=keys)
         first, perm, shape = laid_out(axes)
-        if leaf.view.number is None and shape == leaf.value.type.sizes:
+        if leaf.view.number is None and not leaf.swapped and shape == leaf.value.type.sizes:
             return self._new[leaf.value]
         value = self._new[leaf.view.base]
         if perm != tuple(range(len(perm))):

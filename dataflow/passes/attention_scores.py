@@ -34,6 +34,7 @@ class Leaf:
         view: of what it is made.
         lead: the factors of the scores' leading axes, in a row.
         row, column: of the last two.
+        swapped: these are the value's last two in the other order.
     """
 
     value: Value
@@ -41,6 +42,7 @@ class Leaf:
     lead: tuple[Factor, ...]
     row: tuple[Factor, ...]
     column: tuple[Factor, ...]
+    swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

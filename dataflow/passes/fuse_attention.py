@@ -161,7 +161,7 @@ class _Search(Groups):
         own_kt = self._operand(kt, (*shape[:-2], *kt.type.sizes[-2:]))
         own_v = self._operand(result.values, (*y_shape[:-2], *result.values.type.sizes[-2:]), numbers=False)
         if result.swapped:
-            own_v = dataclasses.replace(own_v, row=own_v.column, column=own_v.row)
+            own_v = dataclasses.replace(own_v, row=own_v.column, column=own_v.row, swapped=True)
         every = (own_q, own_kt, own_v, *(leaf for leaf, _ in scores.factors), *leaves(scores.mask))
         sizes = common_sizes([leaf.lead for leaf in every])
         scale, cap = scores.scale * (own_q.view.number or 1.0) * (own_kt.view.number or 1.0), scores.cap

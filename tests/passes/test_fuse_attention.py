@@ -8,7 +8,7 @@ from tests.support import ops_of
 
 ops = df.ops
 LOWEST = float(np.finfo(np.float32).min)
-HEADS, SIZE, KEYS = 4, 6, 7
+HEADS, SIZE = 4, 6
 
 
 def halves(k):
@@ -74,10 +74,12 @@ def heads_in_the_batch(o):
     """The scores have three axes, but where the mask is added."""
     n, heads, rows, _ = o.q.shape
     q, kt, v = merged(o.q), ops.transpose(merged(o.k), perm=(0, 2, 1)), merged(o.v)
-    slopes = ops.reshape(ops.broadcast_to(o.rates, shape=(n, heads, 1, KEYS)), shape=(n * heads, 1, KEYS))
+    slopes = ops.reshape(
+        ops.broadcast_to(o.rates, shape=(n, heads, 1, o.k.shape[2])), shape=(n * heads, 1, o.k.shape[2])
+    )
     scores = ops.add(ops.mul(ops.matmul(q, kt), 0.5), slopes)
-    scores = ops.add(ops.reshape(scores, shape=(n, heads, rows, KEYS)), padding(o))
-    weights = ops.reshape(ops.softmax(scores, axis=-1), shape=(n * heads, rows, KEYS))
+    scores = ops.add(ops.reshape(scores, shape=(n, heads, rows, o.k.shape[2])), padding(o))
+    weights = ops.reshape(ops.softmax(scores, axis=-1), shape=(n * heads, rows, o.k.shape[2]))
     return heads_last(ops.reshape(ops.matmul(weights, v), shape=(n, heads, rows, SIZE)))
 
 
@@ -85,9 +87,9 @@ def bounded(o):
     """A sum of masks may be less than any number; then it is the least."""
     n, heads, rows, _ = o.q.shape
     q, kt, v = merged(o.q), ops.transpose(merged(o.k), perm=(0, 2, 1)), merged(o.v)
-    scores = ops.reshape(ops.matmul(q, kt), shape=(n, heads, rows, KEYS))
+    scores = ops.reshape(ops.matmul(q, kt), shape=(n, heads, rows, o.k.shape[2]))
     scores = ops.maximum(ops.add(ops.add(scores, padding(o)), padding(o)), LOWEST)
-    weights = ops.softmax(ops.reshape(scores, shape=(n * heads, rows, KEYS)), axis=-1)
+    weights = ops.softmax(ops.reshape(scores, shape=(n * heads, rows, o.k.shape[2])), axis=-1)
     return heads_last(ops.reshape(ops.matmul(weights, v), shape=(n, heads, rows, SIZE)))
 
 
@@ -121,35 +123,35 @@ FORMS = [
 
 
 class Operands:
-    def __init__(self, g, batch, rows, *, trained=False):
-        shapes = {"q": (batch, HEADS, rows, SIZE), "k": (batch, HEADS, KEYS, SIZE), "v": (batch, HEADS, KEYS, SIZE)}
-        shapes |= {"bias": (1, HEADS, KEYS, rows), "rates": (HEADS, 1, 1)}
+    def __init__(self, g, batch, rows, keys=7, *, trained=False):
+        shapes = {"q": (batch, HEADS, rows, SIZE), "k": (batch, HEADS, keys, SIZE), "v": (batch, HEADS, keys, SIZE)}
+        shapes |= {"bias": (1, HEADS, keys, rows), "rates": (HEADS, 1, 1)}
         random = np.random.default_rng(3)
         self.arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
         self.q, self.k, self.v, self.bias, self.rates = (
             g.parameter(name, array) if trained else g.input(name, df.float32, array.shape)
             for name, array in self.arrays.items()
         )
-        self.causal = g.constant(np.tri(rows, KEYS, KEYS // 2, dtype=bool).reshape(1, 1, rows, KEYS))
-        self.open = g.input("open", df.bool_, (batch, 1, 1, KEYS))
+        self.causal = g.constant(np.tri(rows, keys, keys // 2, dtype=bool).reshape(1, 1, rows, keys))
+        self.open = g.input("open", df.bool_, (batch, 1, 1, keys))
 
 
-def opened(batch, none=True):
+def opened(batch, keys=7, none=True):
     """Keys that are seen; perhaps in the last entry of several none is."""
-    seen = np.random.default_rng(5).random((batch, 1, 1, KEYS)) < 0.7
+    seen = np.random.default_rng(5).random((batch, 1, 1, keys)) < 0.7
     seen[:, ..., 0] = True
     if none and batch > 1:
         seen[-1] = False
     return seen
 
 
-@pytest.mark.parametrize(("batch", "rows"), [(2, 5), (1, 5), (3, 1)])
+@pytest.mark.parametrize(("batch", "rows", "keys"), [(2, 5, 7), (1, 5, 7), (3, 1, 7), (HEADS, SIZE, SIZE)])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_a_form_is_found_and_equals_its_decomposition(form, batch, rows):
+def test_a_form_is_found_and_equals_its_decomposition(form, batch, rows, keys):
     g = df.GraphBuilder()
-    operands = Operands(g, batch, rows)
+    operands = Operands(g, batch, rows, keys)
     g.output("y", form(operands))
-    graph, given = g.build(), {**operands.arrays, "open": opened(batch)}
+    graph, given = g.build(), {**operands.arrays, "open": opened(batch, keys)}
     session = df.Session(graph, ["cpu"])
     found = session.run(given)["y"]
     expected = df.Session(graph, ["numpy"], fuse=False).run(given)["y"]
