@@ -274,6 +274,13 @@ def _with_parameters(model: Model, given: Mapping[str, Array], layers: list[Laye
         if len(ends) != 1:
             raise ModelError(f"tensor {path!r} fits {len(ends)} parameters of the model, expected 1: {ends[:6]}")
         parameter = changed.parameters[ends[0]]
-        parameter.set(_as_torch(array, by_weight.get(ends[0])).astype(parameter.type.dtype.numpy))
+        data = _as_torch(array, by_weight.get(ends[0])).astype(parameter.type.dtype.numpy)
+        if data.shape != parameter.type.sizes:
+            raise InputError(
+                f"tensor {path!r} of the adapters is {list(array.shape)}, and the model's {ends[0]!r} is "
+                f"{parameter.type}; where it is a head for other classes, give the model one of as many first: "
+                f"df.replace_head(model, classes={array.shape[0] if array.ndim else 1}), or --classes"
+            )
+        parameter.set(data)
         names.append(ends[0])
     return changed, names

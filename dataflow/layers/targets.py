@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph
+from ..ops.dynamic_shape import deferred
 from .layers import Layer, attention_layers
 
 
@@ -29,6 +30,11 @@ def chosen(
         InputError: a pattern matches nothing, or there is no attention; lists candidates.
     """
     given = () if targets is None else checks.texts(option, targets)
+    if not layers and any(node.op is deferred for node in graph.nodes):
+        raise InputError(
+            f"{option}: the model is converted anew for each form of its inputs, so that its layers aren't known "
+            "before; export it with sizes that can be followed, or with fixed ones"
+        )
     if targets is None:
         found = {layer.weight.name for layer in attention_layers(graph, layers)}
         if not found:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from .. import ops
-from ..errors import InputError
+from ..errors import DataflowError, InputError
 from ..ir.builder import GraphBuilder
 from ..ir.types import TensorType, float32
 from ..ir.value import Value
@@ -94,7 +96,7 @@ class BatchObjective:
         sample_weight = batch.get(SAMPLE_WEIGHT)
         each: dict[str, tuple[Value, Value]] = {}
         if self.chosen is not None:
-            elements = self.chosen(g, outputs, batch)
+            elements = _called(self.chosen, "the loss function", g, outputs, batch)
             loss, weight = self._mean_or_elements(g, elements, sample_weight)
         elif len(self.losses) == 1:
             loss, weight = self._terms(self.losses[0], outputs, batch, sample_weight)
@@ -111,7 +113,7 @@ class BatchObjective:
             sums = metric.sums(target, *compared(entry.loss, target, values, read))
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, free in self.free:
-            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
+            sums = self._mean_or_elements(g, _called(free, f"the metric {name!r}", g, outputs, batch), None)
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         return terms
 
@@ -156,6 +158,24 @@ class BatchObjective:
             return total(upcast(value), ones(value), sample_weight)
         count = g.scalar(self.size, float32)
         return ops.mul(summed(value), count), count
+
+
+def _called(
+    function: Build, what: str, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]
+) -> Value:
+    """What a function of the user's gives.
+
+    Raises:
+        InputError: it fails; says where.
+    """
+    try:
+        return function(g, outputs, batch)
+    except DataflowError:
+        raise
+    except Exception as error:  # anybody's code
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        raise InputError(f"{what} failed at {where}: {type(error).__name__}: {error}") from error
 
 
 def _read(

@@ -50,6 +50,7 @@ class Evaluator:
         programs: the compiled programs.
         tuple_keys: names for the parts of samples that are tuples.
         classes: by label key the names of the classes of the data that was trained on, in the order of their numbers.
+        numbered: labels may be numbers of these classes, too: the names are the model's, not those of other data.
 
     Raises:
         InputError: another Trainer owns the model, or an option doesn't fit it.
@@ -81,6 +82,7 @@ class Evaluator:
         self._inputs = dict(model.inputs)
         self.tuple_keys = (*self._inputs, *objective.keys)
         self.classes: Mapping[str, Sequence[str]] = {}
+        self.numbered = False
         self.programs = self._compile()
         with InterruptsHeld():
             model.own(self.programs.newest)
@@ -179,7 +181,9 @@ class Evaluator:
         Raises:
             InputError: it can't.
         """
-        wanted = Request(self._inputs, tuple(self.objective.keys), self.classes, self.objective.open)
+        wanted = Request(
+            self._inputs, tuple(self.objective.keys), self.classes, self.objective.open, numbered=self.numbered
+        )
         dataset = as_dataset(data).bound(wanted)
         if not self.objective.open:
             dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,))

@@ -101,4 +101,5 @@ def evaluate(
     updates = Updates(names.optimizer("sgd"), (), {}, (None,), {})  # of nothing
     with Evaluator(twin, objective, updates, (), {}, execution, batch_norm="fixed", dropout=None) as evaluator:
         evaluator.classes = {} if model.classes is None else {LABELS: model.classes}
+        evaluator.numbered = True
         return evaluator.evaluate(data, batch_size=batch_size)

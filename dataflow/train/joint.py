@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from .. import ops
-from ..errors import GradientError
+from ..errors import GradientError, InputError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
@@ -171,12 +171,28 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
         first: of a logical batch: reads the running statistics; later micro-batches go on from those that wait. Either
             writes the latter only, so that a logical batch that fails leaves no trace.
         momentum: of batch norms that don't say.
+
+    Raises:
+        InputError: a statistic is read by something else too, which updating it would change.
     """
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None and value in graph.initializers:
+                readers.setdefault(value, []).append(node)
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if node.op.name != "batch_norm" or not {node.inputs[3], node.inputs[4]} <= set(graph.initializers):
             return None
         attributes = {"epsilon": node.attributes["epsilon"], "momentum": node.attributes.get("momentum", momentum)}
+        for value in node.inputs[3:5]:
+            if value is not None and len(readers[value]) > 1:
+                others = ", ".join(repr(reader.name) for reader in readers[value][:4])
+                raise InputError(
+                    f"batch_norm='update': {value.name!r}, a running statistic of {node.describe()}, is stored once "
+                    f"for several uses ({others}); export the model so that equal tensors are stored apart, or leave "
+                    "batch_norm='fixed'"
+                )
         running = [value for value in inputs[3:5] if value is not None]
         waiting = [stored_zeros(builder, PENDING + value.name, value.type) for value in running]
         read = running if first else waiting

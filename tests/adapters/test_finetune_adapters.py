@@ -69,7 +69,7 @@ def test_options_that_do_not_fit_are_refused(data, tmp_path, capsys, options, te
     assert text in capsys.readouterr().err
 
 
-def test_a_new_last_layer_is_not_quantized(tmp_path):
+def test_a_new_last_layer_is_not_quantized(tmp_path, capsys):
     digits = Path(__file__).parents[2] / "examples" / "digits"
     with np.load(digits / "digits.npz") as file:
         np.savez(tmp_path / "few.npz", **{name: file[name][:24] for name in ("x", "labels")})
@@ -82,3 +82,5 @@ def test_a_new_last_layer_is_not_quantized(tmp_path):
     again = ["--quantize", 4, "--classes", 10, "--adapters", target, "--save", "nodes"]
     assert finetune(tmp_path / "few.npz", tmp_path / "tuned.onnx", *again, model=digits / "digits5.onnx") == 0
     assert df.load(str(tmp_path / "tuned.onnx")).graph.outputs["logits"].type.shape[1] == 10
+    assert finetune(tmp_path / "few.npz", tmp_path / "a.onnx", "--adapters", target, model=digits / "digits5.onnx") == 2
+    assert "df.replace_head(model, classes=10), or --classes" in capsys.readouterr().err

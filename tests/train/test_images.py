@@ -200,7 +200,7 @@ def test_bad_files_are_refused_by_name(photos: Path) -> None:
         (wanted(3, 8, 8), {"mean": "coco"}, "mean is 'coco'; expected 'imagenet'"),
         (wanted(3, 8, 8), {"size": (1, 2, 3)}, "height and width"),
         (wanted(3, 8, 8), {"resize": "zoom"}, "resize is 'zoom'"),
-        (wanted(3, 8, 8), {"classes": ["ant"]}, "the folder 'bee' is none of the classes ant"),
+        (wanted(3, 8, 8), {"classes": ["ant"]}, "the folder 'bee' is none of the classes 'ant'"),
         (wanted(3, 8, 8), {"rename": {"a": "b"}}, "rename= is for columns and arrays"),
         (wanted(3, 8, 8), {"columns": ["a"]}, "columns= is no option of folders of images; it has augment"),
     ],

@@ -41,6 +41,7 @@ class Request:
         classes: by label key the names of known classes in the order of their numbers.
         open: other entries may be read too, which only the objective knows.
         raw: entries as they are, since a function makes those that are wanted.
+        numbered: labels may be numbers of known classes, too.
     """
 
     inputs: Mapping[str, TensorType]
@@ -48,6 +49,7 @@ class Request:
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     open: bool = False
     raw: bool = False
+    numbered: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:

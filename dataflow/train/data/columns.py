@@ -64,9 +64,7 @@ class Columns:
             InputError: there is none of this name, or it can't be read.
         """
         if name not in self.columns:
-            raise InputError(
-                f"{self.name}: there is no column {name!r}; there are {', '.join(map(repr, self.columns))}"
-            )
+            raise InputError(f"{self.name}: there is no column {name!r}; there are {listed(tuple(self.columns))}")
         found = self.columns[name]
         if found.problem is not None:
             raise InputError(f"{self.name}: column {name!r}: {found.problem}")
@@ -90,13 +88,16 @@ class Columns:
             raise self.refused(name, rows[bad], f"{text}; missing='drop' leaves such rows out, a number stands for it")
         return values
 
-    def labels(self, name: str, rows: Array, classes: Sequence[str] | None) -> tuple[Array, Sequence[str] | None]:
+    def labels(
+        self, name: str, rows: Array, classes: Sequence[str] | None, *, numbered: bool = False
+    ) -> tuple[Array, Sequence[str] | None]:
         """A column as labels, with the names of the classes where it has texts.
 
         Args:
             name: of the column.
             rows: those that are wanted.
             classes: the known ones; None: those that occur, sorted.
+            numbered: numbers that are no names of known classes are theirs by their order.
 
         Raises:
             InputError: a label is missing, or is none of the known classes. Names the row.
@@ -104,8 +105,8 @@ class Columns:
         column = self.column(name)
         if not column.is_text:
             values = self.numbers(name, rows)
-            if classes is None:
-                return _integral(values), None
+            if classes is None or (numbered and not set(values.astype(str)) <= {*classes}):
+                return _integral(values), classes
             texts = values.astype(str).astype(object)
         else:
             texts = column.values[rows]
@@ -116,9 +117,9 @@ class Columns:
         numbers = {text: number for number, text in enumerate(known)}
         unknown = next((i for i, text in enumerate(texts) if text not in numbers), None)
         if unknown is not None:
-            raise self.refused(name, rows[unknown], f"{texts[unknown]!r} is none of the classes {_listed(known)}")
+            raise self.refused(name, rows[unknown], f"{texts[unknown]!r} is none of the classes {listed(known)}")
         if classes is None:
-            _log.info("%s: %s has %d classes: %s", self.name, name, len(known), _listed(known))
+            _log.info("%s: %s has %d classes: %s", self.name, name, len(known), listed(known))
         return np.array([numbers[text] for text in texts], np.int64), known
 
     def complete(self, names: Sequence[str]) -> Array:
@@ -161,5 +162,6 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -20,6 +20,7 @@ from ...ir.types import Array, TensorType
 from .arrays import NONE
 from .augment import Augment, Box
 from .batch import Draw, Request
+from .columns import listed
 from .source import Source, plain_order
 
 _log = logging.getLogger("dataflow")
@@ -133,7 +134,7 @@ def read_folder(folder: Path, options: ImageOptions) -> Source:
     known = there if options.classes is None else list(checks.texts("classes", options.classes))
     unknown = [name for name in there if name not in known]
     if unknown:
-        raise InputError(f"{folder}: the folder {unknown[0]!r} is none of the classes {', '.join(known)}")
+        raise InputError(f"{folder}: the folder {unknown[0]!r} is none of the classes {listed(known)}")
     files, names = [], []
     for name in there:
         own = sorted(path for path in (folder / name).rglob("*") if _is_image(path))
@@ -141,7 +142,7 @@ def read_folder(folder: Path, options: ImageOptions) -> Source:
             raise InputError(f"{folder / name}: it has no images ({', '.join(SUFFIXES)})")
         files += own
         names += [name] * len(own)
-    _log.info("%s: %d images of %d classes: %s", folder, len(files), len(there), ", ".join(known[:8]))
+    _log.info("%s: %d images of %d classes: %s", folder, len(files), len(there), listed(known))
     return ImageSource(folder, tuple(files), tuple(names), tuple(known), options)
 
 

@@ -17,7 +17,7 @@ from ...host import checks
 from ...ir.types import Array, TensorType
 from .arrays import NONE, ArraySource
 from .batch import Draw, Request
-from .columns import Columns
+from .columns import Columns, listed
 from .source import Source, plain_order
 
 _log = logging.getLogger("dataflow")
@@ -110,7 +110,8 @@ class TableSource:
             arrays[key] = _plain(columns.column(key).values[rows]) if raw else _input(columns, key, names, type_, rows)
         classes: dict[str, Sequence[str]] = {}
         for key, name in labels.items():
-            arrays[key], named = columns.labels(name, rows, request.classes.get(key, self.options.classes))
+            known = request.classes.get(key, self.options.classes)
+            arrays[key], named = columns.labels(name, rows, known, numbered=request.numbered)
             if named is not None:
                 classes[key] = named
         for name in weights:
@@ -156,7 +157,7 @@ class TableSource:
             return {next(iter(request.inputs)): names}
         raise InputError(
             f"{self.columns.name}: the model has the inputs {', '.join(map(repr, request.inputs))}; give "
-            f"columns={{input: names}}; there are the columns {', '.join(map(repr, there))}"
+            f"columns={{input: names}}; there are the columns {listed(tuple(there))}"
         )
 
     def _labels(self, request: Request) -> dict[str, str]:
@@ -179,8 +180,8 @@ class TableSource:
         others = [name for name in self._readable() if name not in labelling]
         found = tuple(name for name in others if not self.columns.column(name).is_text)
         left = [name for name in self.columns.columns if name not in {*found, *labelling}]
-        also = f"; no numbers: {', '.join(map(repr, left))}" if left else ""
-        _log.info("%s: the features are %s%s", self.columns.name, ", ".join(map(repr, found)) or "none", also)
+        also = f"; no numbers: {listed(left)}" if left else ""
+        _log.info("%s: the features are %s%s", self.columns.name, listed(found) or "none", also)
         if not found:
             raise InputError(f"{self.columns.name}: no column has numbers{also}; give columns=")
         return found
@@ -218,7 +219,7 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
         if there != math.prod(sizes):
             raise InputError(
                 f"{columns.name}: the input {key!r} is {type_} and wants {math.prod(sizes)} numbers per sample, and "
-                f"{', '.join(map(repr, names))} have {there}; choose with columns="
+                f"{listed(names)} have {there}; choose with columns="
             )
         found = found.reshape(len(found), *sizes)
     return found.astype(dtype)
