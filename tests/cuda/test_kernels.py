@@ -39,8 +39,8 @@ def test_threads_in_reverse_order_give_the_same(op, standin, standin_registry):
 # Ops without a kernel for CUDA, which run on the CPU beside it.
 ON_THE_CPU = {
     "bitcast", "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "cofactor", "ctc_loss", "ctc_loss_grad",
-    "cumprod", "det", "dequantize", "dft", "dynamic_quantize", "find", "grid_sample", "grid_sample_grad_grid",
-    "grid_sample_grad_input",
+    "cumprod", "decode_blocks", "det", "dequantize", "dft", "dynamic_quantize", "encode_blocks", "find", "grid_sample",
+    "grid_sample_grad_grid", "grid_sample_grad_input",
     "linear_recurrence",
     "max_roi_pool", "max_roi_pool_grad", "mersenne_uniform", "non_max_suppression", "quantize", "roi_align",
     "roi_align_grad",
