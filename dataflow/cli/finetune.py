@@ -17,13 +17,13 @@ from ..errors import InputError
 from ..model import Model
 from ..plugin.registry import registry_of
 from ..train.callbacks import Callback, EarlyStop
-from ..train.collectives import collectives_of, in_job
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
 from ..train.history import History
 from ..train.losses import NLL, CrossEntropy
 from ..train.losses.loss import LABELS
 from ..train.names import Names
+from ..train.parallel.collectives import collectives_of, in_job
 from ..train.rate_finder import RateCurve
 from ..train.trainer import Trainer
 from ..train.watch.charts import require_matplotlib
@@ -55,6 +55,7 @@ class Options:
     metrics: Sequence[str]
     callbacks: Sequence[str]
     seed: int
+    shard: Literal["optimizer", "gradients"] | None
     renames: Sequence[str]
     class_weights: str | None
     patience: int | None
@@ -167,6 +168,7 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         memory=options.memory,
         update=options.update,
         parallel=collectives,
+        shard=options.shard,
         seed=options.seed,
         **optimizing(names, options.optimizer),
         **options.execution,

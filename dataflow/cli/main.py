@@ -176,6 +176,9 @@ def _summary(array: Any) -> dict[str, Any]:
     show_default=True,
     help="Parameters once all gradients are finite, or each when its gradient is complete: less memory.",
 )
+@click.option(
+    "--shard", type=click.Choice(("optimizer", "gradients")), help="Under mpirun: each process keeps a share."
+)
 @click.option("--metric", "metrics", multiple=True, help="As --loss, instead of the loss's own; repeatable.")
 @click.option("--callback", "callbacks", multiple=True, help="As --loss; repeatable.")
 @click.option("--seed", type=int, default=0, show_default=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 from ..execute.profile import TRANSFER, WAIT, Profile, StepTime
 
+COLLECTIVES = "collectives"
+
 Event = dict[str, Any]
 Span = tuple[StepTime, float, float]  # a step, when it began and when it ended, in seconds
 
@@ -15,8 +17,8 @@ Span = tuple[StepTime, float, float]  # a step, when it began and when it ended,
 def trace_events(*profiles: Profile) -> list[Event]:
     """Rounds of median length in the Trace Event Format, one profile behind the other: what is under ``traceEvents``.
 
-    A track per device; a complete event per step, transfer and wait, and one per segment around its steps. Sorted by
-    begin, what is around before what is inside. Times are microseconds.
+    A track per device, and one for what processes do together; a complete event per step, transfer and wait, and one
+    per segment around its steps. Sorted by begin, what is around before what is inside. Times are microseconds.
     """
     tracks: dict[str, int] = {}
     events: list[Event] = []
@@ -28,6 +30,9 @@ def trace_events(*profiles: Profile) -> list[Event]:
             (step, start + begin, start + end) for step, (begin, end) in zip(profile.steps, profile.spans, strict=True)
         ]
         events += [*_segments(spans, tracks), *_steps(spans, tracks)]  # of equal spans the segment comes first
+        for name, (begin, end) in profile.beside:
+            track = tracks.setdefault(COLLECTIVES, len(tracks))
+            events.append(_complete(name, COLLECTIVES, track, start + begin, start + end, {}))
         start = max((end for _, _, end in spans), default=start)
     names = [_named(number, device) for device, number in tracks.items()]
     return names + sorted(events, key=lambda event: (event["ts"], -event["dur"]))

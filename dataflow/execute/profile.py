@@ -16,6 +16,7 @@ from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
 from .bound import Bound, in_sequence
 from .devices import Devices
+from .marks import Call
 from .program import Program
 
 TRANSFER, WAIT = "transfer", "wait"
@@ -74,6 +75,7 @@ class Profile:
         seconds: the whole plan run as always, the median over the rounds.
         rounds: how many there were.
         outputs: the results by name.
+        beside: what other threads did in that round, by name: sums of gradients over processes.
     """
 
     steps: tuple[StepTime, ...]
@@ -81,6 +83,7 @@ class Profile:
     seconds: float
     rounds: int
     outputs: Mapping[str, Array]
+    beside: tuple[tuple[str, Span], ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -128,22 +131,31 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}
     items = (*(item for _, item in numbered), *empty.values())
     timed: list[_Timed] = []
+    marks = program.marks
 
     def each_timed(bound: Sequence[Any]) -> list[Any]:
         waits = [waiting(devices, plan, item) for item in items]
         timed.extend(_Timed(in_sequence([b])[0], wait) for b, wait in zip(bound, waits, strict=True))
-        return [*timed]
+        arranged: list[Any] = [*timed]
+        for number, (item, step) in reversed([*enumerate(() if marks is None else marks.after)]):
+            begin = next(i for i, (index, _) in enumerate(numbered) if index == item)
+            arranged.insert(begin + step + 1, Call(marks.reached, number) if marks else None)
+        return arranged
 
     single = dataclasses.replace(plan, items=items, ranges={})
     bound = Bound(single, devices, program.persistent, arrange=each_timed)
     try:
         outputs = program.results.arrays()
         totals = []
+        beside: list[Sequence[tuple[str, float, float]]] = []
         for _ in range(rounds + WARM):
             begin = time.perf_counter()
             program.run(arguments, outputs)
             totals.append(time.perf_counter() - begin)
+            if marks is not None:
+                marks.begin()
             bound.run(arguments, outputs)
+            beside.append(() if marks is None else marks.end())
     finally:
         bound.close()
     spans = [item.spans[WARM:] for item in timed]
@@ -151,7 +163,16 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
     steps = tuple(
         _step_time(item, index, found, idle, devices) for (index, item), found in zip(numbered, spans, strict=False)
     )
-    return Profile(steps, _usual_round(spans[: len(numbered)]), statistics.median(totals[WARM:]), rounds, outputs)
+    usual = _usual_round(spans[: len(numbered)])
+    start = spans[0][usual][0] if numbered else 0.0
+    return Profile(
+        steps,
+        tuple((found[usual][0] - start, found[usual][1] - start) for found in spans[: len(numbered)]),
+        statistics.median(totals[WARM:]),
+        rounds,
+        outputs,
+        tuple((name, (begin - start, end - start)) for name, begin, end in beside[WARM:][usual]),
+    )
 
 
 class _Timed:
@@ -196,14 +217,10 @@ def _median(spans: Sequence[Span]) -> float:
     return statistics.median(end - begin for begin, end in spans)
 
 
-def _usual_round(spans: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
-    """The spans of the round of median length, from its begin."""
-    rounds = sorted(zip(*spans, strict=True), key=lambda round: sum(end - begin for begin, end in round))
-    if not rounds:
-        return ()
-    usual = rounds[len(rounds) // 2]
-    start = usual[0][0]
-    return tuple((begin - start, end - start) for begin, end in usual)
+def _usual_round(spans: Sequence[Sequence[Span]]) -> int:
+    """The number of the round of median length."""
+    lengths = [sum(end - begin for begin, end in round) for round in zip(*spans, strict=True)]
+    return sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2] if lengths else 0
 
 
 def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str, float], devices: Devices) -> StepTime:

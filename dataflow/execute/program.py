@@ -14,6 +14,7 @@ from ..plugin.device import Buffer
 from .arguments import Arguments, Results
 from .bound import Bound, Stages
 from .devices import Devices
+from .marks import Marks
 from .run_state import KeptState, Sides
 from .scratch import Scratch
 from .variables import Variables
@@ -45,6 +46,7 @@ class Program:
         arguments: checks the arrays of its inputs.
         results: makes the arrays of its outputs.
         persistent: memory that outlives a run, by the name of its arena.
+        marks: what runs of the whole plan call between its steps.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Program:
         # From now on: constants may be forgotten while a run of this plan is still to begin.
         self.arguments, self.results = Arguments(plan.inputs), Results(self.returned(plan))
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
+        self.marks: Marks | None = None
         self._cap = cap
         self._seats: list[_Seat] = []
         self._growing = threading.Lock()
@@ -146,7 +149,13 @@ class Program:
         return seat.bound
 
     def _make_bound(self) -> Bound:
-        return Bound(self.plan, self._devices, self.persistent, self._scratch, state=self._buffers())
+        plan, arrange = (self.plan, None) if self.marks is None else self.marks.in_items(self.plan)
+        return Bound(plan, self._devices, self.persistent, self._scratch, arrange, self._buffers())
+
+    def mark(self, marks: Marks) -> None:
+        """From now on runs of the whole plan call what ``marks`` say; none may be in progress."""
+        self.close()
+        self.marks = marks
 
     def _buffers(self) -> Mapping[tuple[str, str], Buffer]:
         """The memory of a session's state."""

@@ -232,6 +232,11 @@ class Variables:
         self._devices.backend_of(tensor.memory).read(array, tensor.buffer, 0)
         return array
 
+    def view(self, key: str) -> Array:
+        """A tensor of numbers: where it lies on the host itself, else a copy."""
+        tensor = self._tensors[key]
+        return self._array(tensor) if tensor.memory == HOST else self.read(key)
+
     def close(self) -> None:
         """Gives device memory back."""
         for tensor in self._tensors.values():

@@ -108,12 +108,21 @@ class Evaluator:
 
         Means have their standard error under ``..._error``. A metric of several numbers is an array.
         """
+        return self._evaluated(data, batch_size, self._terms)
+
+    def _terms(self, batch: Batch) -> Mapping[str, Array]:
+        """The terms of a batch in inference mode."""
+        return self.programs.evaluate(self._arguments(batch))
+
+    def _evaluated(
+        self, data: Any, batch_size: int, terms_of: Callable[[Batch], Mapping[str, Array]]
+    ) -> dict[str, Any]:
         self._check_open()
         dataset = self._dataset(data)
         means, gathered = self.means(), self.objective.gathered()
         with self.model.lock, contextlib.closing(dataset.batches(batch_size)) as batches:
             for batch in batches:
-                terms = self.programs.evaluate(self._arguments(batch))
+                terms = terms_of(batch)
                 count(means, terms)
                 for name, metric in gathered.items():
                     metric.update(*_values(terms, name))

@@ -115,17 +115,12 @@ class Fit:
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
-        try:
-            with (
-                contextlib.nullcontext()
-                if self.saving is None or not self.trainer.leads
-                else files.Claim(self.saving.folder)
-            ):
-                return self._run(resume)
-        except BaseException as error:
-            if self.trainer.collectives is not None:
-                self.trainer.collectives.abort(error)  # the others wait for this process for ever
-            raise
+        processes, claims = self.trainer.processes, self.saving is not None and self.trainer.leads
+        with (
+            contextlib.nullcontext() if processes is None else processes.running(),
+            files.Claim(self.saving.folder) if self.saving is not None and claims else contextlib.nullcontext(),
+        ):
+            return self._run(resume)
 
     def _run(self, resume: str | Path | None) -> History:
         self._begin(resume)
@@ -197,7 +192,7 @@ class Fit:
     def _end_epoch(self, epoch: int, means: Mapping[str, RunningMean], clocked: Mapping[str, float]) -> None:
         row = figures(means)
         if self.validation is not None:
-            found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
+            found = self.trainer.validate(self.validation, self.batch_size)
             row |= {f"val_{name}": figure for name, figure in found.items() if np.ndim(figure) == 0}
         rule = self.early_stop
         better = rule is not None and rule.better(rule.figure(row), self.best)
@@ -244,7 +239,8 @@ class Fit:
 
     def _save_interrupted(self) -> None:
         """Saves at the mark; that it could not must not hide the interrupt."""
-        if self.saving is None:
+        processes = self.trainer.processes
+        if self.saving is None or (processes is not None and not processes.stopped):
             return
         try:
             self._save()
@@ -273,13 +269,13 @@ class Fit:
 
     def _save(self) -> None:
         assert self.saving is not None
-        if not self.trainer.leads:
-            self.saved = self.mark
-            return
         trainer = self.trainer
         with trainer.model.lock:
-            tensors = {**trainer.programs.state(), **self.best_state}
+            tensors = {**trainer.state(), **self.best_state}
             steps = trainer.steps
+        if not trainer.leads:
+            self.saved = self.mark
+            return
         spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
         if spoiled:
             raise DataflowError(

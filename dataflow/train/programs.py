@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from ..errors import Cancelled, InputError, ModelError
 from ..execute.arguments import checked_inputs, sizes_of
 from ..execute.bound import Stages
 from ..execute.execution import Execution
+from ..execute.marks import last_uses
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
 from ..execute.scratch import Scratch
@@ -33,6 +34,8 @@ from .graphs import KEY_INPUT, Graphs, types_of
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SCALE, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
+from .parallel.gradient_sums import GradientSums
+from .parallel.shards import Shards
 from .tied_weights import Tie, tied
 from .trained import Trained
 
@@ -71,6 +74,8 @@ class Programs:
 
     Attributes:
         scale: what accumulators and their squares have been multiplied by; a power of two.
+        sums: what sums gradients over processes, where they agreed on it.
+        shards: whose parameters this process updates; None: all.
     """
 
     def __init__(
@@ -89,6 +94,8 @@ class Programs:
         as_ready: bool = False,
     ) -> None:
         self._scaled, self.scale = scaled, 1.0
+        self.sums: GradientSums | None = None
+        self.shards: Shards | None = None
         self._updates, self._fuse, self._dropout, self._as_ready = updates, how.fuse, dropout, as_ready
         self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
         self._scratch = Scratch(self.engine.devices)
@@ -295,6 +302,14 @@ class Programs:
             self._squares = found * self.scale**2
         return self._squares
 
+    def set_squares(self, squares: float) -> None:
+        """Says what the sum of the squares of the accumulators has become."""
+        self._squares = squares
+
+    def view(self, name: str) -> Array:
+        """A tensor that training changes: where it lies on the host itself, else a copy."""
+        return self._trained.view(name)
+
     @property
     def trained(self) -> tuple[str, ...]:
         """Names of the parameters that the loss depends on, but for frozen ones; known after the first micro-batch."""
@@ -309,6 +324,7 @@ class Programs:
         """
         self.engine.forget_programs()
         self._step = self._last_step = None
+        self.sums = None
         self._frozen, self._updates, self._graphs.updates = names, updates, updates
 
     # ---- inference ------------------------------------------------------------------------------------
@@ -360,6 +376,10 @@ class Programs:
         """The plans made so far, by program: the newest binding of each."""
         return {"-".join(map(str, kind)): program.plan for (kind, _), program in self.engine.programs.items()}
 
+    def joint_plan(self) -> Plan:
+        """The newest plan of forward and backward."""
+        return [program.plan for (kind, _), program in self.engine.programs.items() if kind[0] == "joint"][-1]
+
     # ---- state ----------------------------------------------------------------------------------------
 
     @property
@@ -383,13 +403,24 @@ class Programs:
         """Replaces it."""
         self._trained.write(name, array)
 
-    def state(self) -> dict[str, Array]:
-        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
-        return self._trained.state()
+    def slots(self) -> dict[str, str]:
+        """The parameter of each of the optimizer's tensors that are there, by its name."""
+        return self._trained.slots()
+
+    def state(self, without: Collection[str] = ()) -> dict[str, Array]:
+        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
+
+        Args:
+            without: names of slots that are left out; those of other processes' parameters are as at first.
+        """
+        return self._trained.state(without)
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
-        self._trained.load_state(state)
+        owner = {} if self.shards is None else self.shards.owner
+        slots = ((slot, name) for name, held in self._updates.slots.items() for slot in held)
+        others = {slot for slot, name in slots if self.shards is not None and owner[name] != self.shards.rank}
+        self._trained.load_state({key: array for key, array in state.items() if key not in others})
 
     def close(self) -> None:
         """Gives device memory back; the programs can't run any more."""
@@ -416,7 +447,13 @@ class Programs:
                 return resolved
             return self._joint(given, sizes, first, values, self._frozen)
 
-        return self._program(("joint", first, *values), batch, make), batch
+        program = self._program(("joint", first, *values), batch, make)
+        if self.sums is not None and program.marks is None and not program.plan.asynchronous:
+            names = {ACCUMULATOR + name: name for name in self.sums.trained}
+            uses = {names[key]: position for key, position in last_uses(program.plan, names).items()}
+            if len(uses) == len(names):  # on another memory they have other names
+                program.mark(self.sums.marks(uses))
+        return program, batch
 
     def _step_program(
         self, batch: Mapping[str, Array], draw: int, frozen: frozenset[int]
@@ -449,9 +486,8 @@ class Programs:
                 raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
             if self._updates.reads_squares:
                 batch[SQUARES] = np.asarray(squares, np.float32)
-        return self._program(
-            ("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(self.trained, frozen)
-        ), batch
+        names = self.trained if self.shards is None else self.shards.own(self.trained)
+        return self._program(("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
 
     def _joint(
         self,

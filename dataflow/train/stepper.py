@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,6 @@ from ..execute.execution import Execution
 from ..host import checks
 from ..ir.types import Array
 from ..model import Model
-from .collectives import Collectives, share_of, sum_gradients, summed_terms
 from .data.batch import Batch, as_array
 from .evaluator import Evaluator, count
 from .freezing import Freezing
@@ -30,6 +30,10 @@ from .objective import Objective
 from .optimizers.lbfgs import LBFGS
 from .optimizers.searching import Vectors, search_of
 from .optimizers.updates import Updates
+from .parallel.collectives import Collectives
+from .parallel.processes import Processes
+from .parallel.shards import Shards
+from .parallel.shares import share_of
 from .tied_weights import Tie
 
 if TYPE_CHECKING:
@@ -65,6 +69,7 @@ class Stepper(Evaluator):
         dropout: the model's dropout nodes drop in training.
         sites: values behind which there are more of them, each with the share that is dropped.
         collectives: the processes that train together, if there are several.
+        shards: which of them keeps the optimizer's state of which parameter.
         loss_scale: how the loss is scaled for its gradients, if it is.
         as_ready: each parameter is updated as soon as its gradient is complete, where a step is one micro-batch.
 
@@ -72,6 +77,7 @@ class Stepper(Evaluator):
         steps: optimizer steps done.
         schedule: the factor of the learning rate by number of steps.
         freezing: which parameters are frozen, and what they missed.
+        processes: what is done with the other processes, if there are some.
         scaling: the factor on the loss, where there is one.
 
     Raises:
@@ -94,6 +100,7 @@ class Stepper(Evaluator):
         dropout: bool,
         sites: Mapping[str, float],
         collectives: Collectives | None = None,
+        shards: Shards | None = None,
         loss_scale: LossScale | None = None,
         as_ready: bool = False,
     ) -> None:
@@ -116,6 +123,11 @@ class Stepper(Evaluator):
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.collectives = collectives
+        self.processes: Processes | None = None
+        if collectives is not None:
+            self.programs.shards = shards
+            sizes = {name: model.parameters[name].type.nbytes for name in trainable}
+            self.processes = Processes(collectives, self.programs, sizes, shards)
         self.steps = 0
         self.freezing = Freezing()
         self._lr_factor = 1.0
@@ -164,15 +176,19 @@ class Stepper(Evaluator):
         """
         with self.model.lock:
             batch, counts = self._share(batch)
-            arguments = self._begin("step", batch)
+            begun = self.processes is not None  # others may have begun
             try:
-                terms = self._gradients_of(arguments, counts)
-                self._check_loss(terms, batch, arguments)
-                self._check_gradients(terms, batch)
+                with self._together(self._pending + 1 >= self.accumulate, counts):
+                    arguments = self._begin("step", batch)
+                    begun = True
+                    terms = self._gradients_of(arguments, counts)
+                    self._check_loss(terms, batch, arguments)
+                    self._check_gradients(terms, batch)
                 joined = self._joined(terms)
                 self._gather(arguments, joined)
             except BaseException:
-                self.discard()
+                if begun:
+                    self.discard()
                 raise
             count(means, joined)
 
@@ -185,6 +201,8 @@ class Stepper(Evaluator):
     def _forget(self) -> None:
         """Counts from the first micro-batch of a logical batch."""
         self._pending, self._sums, self._batches = 0, (0.0, 0.0), []
+        if self.processes is not None:
+            self.processes.discard()
 
     @property
     def pending(self) -> int:
@@ -249,7 +267,7 @@ class Stepper(Evaluator):
         if not counts:
             raise InputError(f"forward: a batch of {given.size} samples has none for each process; call step()")
         names = tuple(dict.fromkeys(checks.texts("outputs", outputs)))
-        with self.model.lock:
+        with self.model.lock, self._together():
             arguments = self._begin("forward", given)
             for name in names:
                 if name not in self._graph.outputs:
@@ -285,9 +303,10 @@ class Stepper(Evaluator):
             if forward is None:
                 raise InputError("backward: no forward() waits for it; call forward(batch) before each backward()")
             try:
-                squares = self.programs.backward(cotangent)
-                self._forward = None
-                self._check_gradients({**forward.terms, **squares}, forward.batch)
+                with self._together():
+                    squares = self.programs.backward(cotangent)
+                    self._forward = None
+                    self._check_gradients({**forward.terms, **squares}, forward.batch)
                 self._gather(forward.arguments, self._joined(forward.terms))
             except BaseException:
                 self.discard()
@@ -327,8 +346,8 @@ class Stepper(Evaluator):
             if self._search is not None:
                 return self._searched(self._search, lr, loss / weight, weight)
             with InterruptsHeld():
-                if self.collectives is not None:
-                    sum_gradients(self.collectives, self.programs, self._graph)
+                if self.processes is not None:
+                    self.processes.sum_gradients()
                 squares = self.programs.squares()
                 scale = 1.0 if self.scaling is None else self.programs.scale
                 self._last_weight = weight
@@ -339,6 +358,8 @@ class Stepper(Evaluator):
                 self._forget()
                 step = self.steps + 1
                 norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
+                if self.processes is not None:
+                    self.processes.send_parameters()
                 self.steps = step
                 if self.scaling is not None:
                     self.scaling.succeeded()
@@ -434,6 +455,19 @@ class Stepper(Evaluator):
 
     # ---- with other processes -------------------------------------------------------------------------
 
+    def validate(self, data: Any, batch_size: int) -> dict[str, Any]:
+        """As ``evaluate``, but each process of a job computes its share of every batch; all of them must call it."""
+        alone = self.processes is None or self.objective.gathered()
+        return self._evaluated(data, batch_size, self._terms if alone else self._shared_terms)
+
+    def state(self) -> dict[str, Array]:
+        """Copies of what training changes, of all processes in that of rank 0; all of them must call it."""
+        return self.programs.state() if self.processes is None else self.processes.state()
+
+    def _together(self, last: bool = False, counts: bool = True) -> contextlib.AbstractContextManager[None]:
+        """A context whose errors end it in all processes."""
+        return contextlib.nullcontext() if self.processes is None else self.processes.together(last, counts)
+
     def _share(self, batch: Batch) -> tuple[Batch, bool]:
         """The samples of this process, and whether they count."""
         return (batch, True) if self.collectives is None else share_of(self.collectives, batch)
@@ -450,7 +484,14 @@ class Stepper(Evaluator):
 
     def _joined(self, terms: Mapping[str, Array]) -> Mapping[str, Array]:
         """The terms of the micro-batch of all processes."""
-        return terms if self.collectives is None else summed_terms(self.collectives, terms, (SQUARES,))
+        return terms if self.processes is None else self.processes.joined(terms, (SQUARES,))
+
+    def _shared_terms(self, batch: Batch) -> Mapping[str, Array]:
+        """The terms of a batch in inference mode, of which each process computes its share."""
+        share, counts = self._share(batch)
+        with self._together():
+            terms = self._terms(share)
+        return self._joined(terms if counts else {name: np.zeros_like(term) for name, term in terms.items()})
 
     def _gather(self, arguments: Mapping[str, Array], terms: Mapping[str, Array]) -> None:
         """Enters a micro-batch whose gradients were added."""
@@ -485,7 +526,7 @@ class Stepper(Evaluator):
             return None
         gradients = self.programs.gradients()
         bad = next((repr(name) for name, array in gradients.items() if not np.isfinite(array).all()), None)
-        if bad is None and self.updates.clips:
+        if bad is None and (self.updates.clips or self.programs.shards is not None):
             return "all parameters together, whose norm exceeds float32,"
         return bad
 

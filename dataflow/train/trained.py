@@ -131,6 +131,11 @@ class Trained:
         array = self.initial(name)
         return self._begun(name) if array is None else array
 
+    def view(self, name: str) -> Array:
+        """A tensor that training changes: where it lies on the host itself, else a copy."""
+        key = self.key_of(name)
+        return self._engine.variables.view(key) if key in self._engine.variables else self.read(name)
+
     def write(self, name: str, array: Array) -> None:
         """Copies ``array`` into a tensor of the same dtype and shape, where it exists already.
 
@@ -141,10 +146,18 @@ class Trained:
         elif name in self._tensors:
             self._loaded[name] = array
 
-    def state(self) -> dict[str, Array]:
-        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
+    def slots(self) -> dict[str, str]:
+        """The parameter of each of the optimizer's tensors that are there, by its name."""
+        return {slot: name for name in self.reached for slot in self._slots[name]}
+
+    def state(self, without: Collection[str] = ()) -> dict[str, Array]:
+        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
+
+        Args:
+            without: names of slots that are left out.
+        """
         found = {f"parameters/{name}": self.read(name) for name in (*self.reached, *self._statistics)}
-        found |= {slot: self.read(slot) for name in self.reached for slot in self._slots[name]}
+        found |= {slot: self.read(slot) for slot in self.slots() if slot not in without}
         return {**self._loaded, **found}
 
     def load_state(self, state: Mapping[str, Array]) -> None:

@@ -25,7 +25,6 @@ from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
 from .changing import Changing
 from .checkpoint import fingerprint
-from .collectives import Parallel, check_alike, collectives_of, report_job, threads_of
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
@@ -37,6 +36,8 @@ from .objective import LossChoice, MetricChoice, Objective
 from .optimizers.averages import Average
 from .optimizers.protocol import Optimizer
 from .optimizers.updates import resolve
+from .parallel.collectives import Parallel, check_alike, collectives_of, report_job, threads_of
+from .parallel.shards import shards_of
 from .parameters import select
 from .rate_finder import RateCurve, find_rate
 from .storage import Storage, has_float16, storage_of
@@ -86,7 +87,10 @@ class Trainer(Changing):
             gradient is complete, which needn't be kept then; a batch of finite loss whose gradients aren't spoils the
             parameters. Not with ``accumulate``, a norm to clip, a loss scale or ``parallel``, for which they are kept.
         parallel: ``"data"``: the processes that mpirun began train together, each on its share of every micro-batch,
-            with the losses of one process; or an object with the collectives, see ``train.collectives``.
+            with the losses of one process; or an object with the collectives, see ``train.parallel.collectives``.
+        shard: with ``parallel``: ``"optimizer"``: each process keeps the optimizer's state of some parameters, takes
+            their steps and sends them to the others (ZeRO 1); ``"gradients"``: it alone gets their summed gradients
+            too (ZeRO 2). None: each keeps all.
 
     Raises:
         InputError: an option doesn't fit, or another Trainer owns the model.
@@ -123,6 +127,7 @@ class Trainer(Changing):
         memory: str | int | None = None,
         update: Literal["together", "as_ready"] = "together",
         parallel: Parallel = None,
+        shard: Literal["optimizer", "gradients"] | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
         accumulate, seed = integer("accumulate", accumulate), integer("seed", seed, 0)
@@ -159,6 +164,7 @@ class Trainer(Changing):
         if update == "as_ready" and any(together.values()):
             needs = " and ".join(name for name, there in together.items() if there)
             raise InputError(f'update="as_ready" keeps no gradients; they are kept for {needs}: leave either out')
+        sizes = {name: model.parameters[name].type.nbytes for name in trained}
         super().__init__(
             model,
             objective,
@@ -185,13 +191,15 @@ class Trainer(Changing):
             dropout=bool(dropout),
             sites=sites,
             collectives=collectives,
+            shards=shards_of(shard, collectives, updates, sizes),
             loss_scale=scaling,
             as_ready=update == "as_ready",
         )
         if collectives is not None:
             settings = {"model": fingerprint(model.graph), "trained parameters": trained, "accumulate": accumulate}
             check_alike(
-                collectives, {**settings, "optimizer": type(made).__name__, "seed": seed, "clip_norm": clip_norm}
+                collectives,
+                {**settings, "optimizer": type(made).__name__, "seed": seed, "clip_norm": clip_norm, "shard": shard},
             )
             report_job(collectives)
 

@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.train.collectives import BUCKET, buckets, share_of
+from dataflow.cli.trace import COLLECTIVES, trace_events
 from dataflow.train.data.batch import Batch
+from dataflow.train.parallel.collectives import BUCKET
+from dataflow.train.parallel.gradient_sums import buckets
+from dataflow.train.parallel.shares import share_of
 
 JOB = Path(__file__).with_name("mpi_job.py")
 MPIEXEC = shutil.which("mpiexec", path=sysconfig.get_path("scripts"))
 
 
-def run(ranks, target, epochs=3, batch_size=16, accumulate=2, folder="-", resume="-", fault="-"):
+def run(ranks, target, epochs=3, batch_size=16, accumulate=2, folder="-", resume="-", fault="-", shard="-"):
     """The finished processes."""
     pytest.importorskip("mpi4py")
     assert MPIEXEC, "the extra test installs MPICH"
-    arguments = [target, epochs, batch_size, accumulate, folder, resume, fault]
+    arguments = [target, epochs, batch_size, accumulate, folder, resume, fault, shard]
     command = [sys.executable, str(JOB), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ALONE": "1"} if ranks == 1 else {})
     command = command if ranks == 1 else [MPIEXEC, "-n", str(ranks), *command]
@@ -38,11 +41,13 @@ def results(target, ranks):
     return found
 
 
-@pytest.mark.parametrize(("ranks", "batch_size", "accumulate", "epochs"), [(2, 16, 2, 13), (4, 3, 3, 5)])
-def test_processes_train_as_one_does(ranks, batch_size, accumulate, epochs, tmp_path):
+@pytest.mark.parametrize(
+    ("ranks", "batch_size", "accumulate", "epochs", "shard"), [(2, 16, 2, 13, "-"), (4, 3, 3, 5, "gradients")]
+)
+def test_processes_train_as_one_does(ranks, batch_size, accumulate, epochs, shard, tmp_path):
     """For fifty steps. Batches of 3 leave one of four processes without a sample, and the last of an epoch is short."""
     for count in (1, ranks):
-        done = run(count, tmp_path / f"of{count}", epochs, batch_size, accumulate)
+        done = run(count, tmp_path / f"of{count}", epochs, batch_size, accumulate, shard=shard)
         assert done.returncode == 0, done.stderr
     (alone,) = results(tmp_path / "of1", 1)
     together = results(tmp_path / f"of{ranks}", ranks)
@@ -50,15 +55,26 @@ def test_processes_train_as_one_does(ranks, batch_size, accumulate, epochs, tmp_
     for found in together:
         np.testing.assert_allclose(found["loss"], alone["loss"], rtol=1e-6)
         np.testing.assert_allclose(found["norm"], alone["norm"], rtol=1e-5)
+        np.testing.assert_allclose(found["held"], alone["held"], rtol=1e-4)
         for name in ("a", "b"):
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-4, atol=1e-6)
             np.testing.assert_array_equal(found[name], together[0][name])
+    if shard == "-":
+        assert all(found["begun"] == 2 for found in together)  # sums, before backward ended
+    else:
+        # Each of two owners has a parameter, its gradient and two moments.
+        assert sorted(found["kept"].item() for found in together) == [
+            0,
+            0,
+            4 * alone["b"].nbytes,
+            4 * alone["a"].nbytes,
+        ]
 
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     assert run(1, tmp_path / "once", epochs=3).returncode == 0
-    assert run(2, tmp_path / "first", epochs=2, folder=tmp_path / "kept").returncode == 0
-    done = run(3, tmp_path / "then", epochs=3, folder=tmp_path / "kept", resume="auto")
+    assert run(2, tmp_path / "first", epochs=2, folder=tmp_path / "kept", shard="optimizer").returncode == 0
+    done = run(3, tmp_path / "then", epochs=3, folder=tmp_path / "kept", resume="auto", shard="gradients")
     assert done.returncode == 0, done.stderr
     (once,) = results(tmp_path / "once", 1)
     for found in results(tmp_path / "then", 3):
@@ -78,6 +94,21 @@ def test_a_process_that_ends_takes_the_others_with_it(fault, text, tmp_path):
         assert "signal 9" in done.stdout + done.stderr
     assert time.monotonic() - begin < 60
     assert not list(tmp_path.glob("*.npz"))
+
+
+def test_an_interrupt_of_one_process_stops_all_behind_the_same_step_and_is_saved(tmp_path):
+    done = run(2, tmp_path / "x", folder=tmp_path / "kept", fault="interrupt", shard="optimizer")
+    assert done.returncode != 0
+    assert "interrupted; saved in" in done.stderr
+    assert done.stderr.count("KeyboardInterrupt") >= 2
+    assert [path.name for path in (tmp_path / "kept").glob("*.safetensors")] != []
+
+
+def test_an_error_that_one_process_catches_leaves_no_other_waiting():
+    done = run(2, "-", accumulate=1, fault="caught")
+    assert done.returncode == 0, done.stderr
+    assert "rank 0: rank 1 failed: InputError" in done.stdout
+    assert "rank 0: 2 steps" in done.stdout and "rank 1: 2 steps" in done.stdout
 
 
 # ---- what one process can see --------------------------------------------------------------------------
@@ -115,8 +146,8 @@ def test_shares_make_up_the_batch(samples):
 
 def test_buckets_hold_all_names_in_order():
     sizes = {"a": 10, "b": BUCKET, "c": 1, "d": 2 * BUCKET, "e": 3}
-    assert list(buckets(sizes)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
-    assert list(buckets({"a": 1, "b": 2})) == [["a", "b"]]
+    assert list(buckets(sizes)) == [("a",), ("b",), ("c",), ("d",), ("e",)]
+    assert list(buckets({"a": 1, "b": 2})) == [("a", "b")]
 
 
 def small():
@@ -126,11 +157,37 @@ def small():
     return df.Model(g.build())
 
 
+class Silent(Others):
+    """Collectives of a job whose other process is alike."""
+
+    rank, size, local = 0, 2, 2
+
+    def gather(self, text):
+        return [text, text]
+
+
+def test_sums_are_shown_beside_the_steps():
+    batch = {"x": np.ones((4, 2), np.float32), "labels": np.array([0, 1, 0, 1])}
+    with df.Trainer(small(), parallel=Silent()) as trainer:
+        trainer.step(batch)
+        profile = trainer.profile(batch, rounds=1)["joint"]
+        loss = trainer.step(batch)
+    ((name, (begin, end)),) = profile.beside
+    assert name == "sum w, 1 gradients" and 0 < begin <= end
+    (event,) = [event for event in trace_events(profile) if event.get("cat") == COLLECTIVES]
+    assert event["name"] == name
+    assert np.isfinite(loss)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(df.InputError, match="the processes differ in their model"):
         df.Trainer(small(), parallel=Others())
     with pytest.raises(df.InputError, match="statistics of a complete batch"):
         df.Trainer(small(), parallel=Others(), batch_norm="update")
+    with pytest.raises(df.InputError, match="lacks the methods sum_to and send"):
+        df.Trainer(small(), parallel=Others(), shard="gradients")
+    with pytest.raises(df.InputError, match="shard is 'weights'"):
+        df.Trainer(small(), shard="weights")
     with pytest.raises(df.InputError, match="expected 'data'"):
         df.Trainer(small(), parallel="model")
     with pytest.raises(df.InputError, match="object with the collectives"):

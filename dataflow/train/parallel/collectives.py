@@ -1,4 +1,4 @@
-"""Data parallelism: several processes train one model, each on its share of every batch.
+"""Collectives: what the processes of a job do together, and which of them there are.
 
 Gradients are sums over samples (see ``losses``), so those of the shares add up to those of the batch, whatever the
 number of processes: losses and weights are the same up to the order of the sums. Every process holds all weights and
@@ -12,18 +12,13 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NoReturn, Protocol, Union, runtime_checkable
 
-import numpy as np
-
-from ..errors import InputError
-from ..execute.execution import thread_count
-from ..host import checks
-from ..ir.graph import Graph
-from ..ir.types import Array
-from .data.batch import Batch
-from .programs import Programs
+from ...errors import InputError
+from ...execute.execution import thread_count
+from ...host import checks
+from ...ir.types import Array
 
 BUCKET = 1 << 20  # bytes of a message: caches hold them, and 32 MiB were summed in half the time of one message
 _JOBS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")  # what launchers of MPI say about the job
@@ -60,6 +55,17 @@ class Collectives(Protocol):
         """Ends all processes of the job, and says why."""
 
 
+@runtime_checkable
+class Sharding(Collectives, Protocol):
+    """Collectives for which the processes may share out the optimizer's state."""
+
+    def sum_to(self, array: Array, rank: int) -> None:
+        """As ``sum``, but the process ``rank`` alone gets it; what the others have afterwards is undefined."""
+
+    def send(self, array: Array, rank: int) -> None:
+        """Replaces an array by that of the process ``rank``."""
+
+
 class MPI:
     """The job that ``mpirun`` or ``mpiexec`` began, through mpi4py.
 
@@ -74,6 +80,8 @@ class MPI:
             raise InputError(
                 f"parallel='data' needs mpi4py and a library of MPI ({error}); install dataflow-engine[mpi]"
             ) from None
+        if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
+            raise InputError("parallel='data': this library of MPI can't be called by several threads in turn")
         self._world = mpi.COMM_WORLD
         self.rank, self.size = int(self._world.Get_rank()), int(self._world.Get_size())
         shared = self._world.Split_type(mpi.COMM_TYPE_SHARED)
@@ -95,6 +103,14 @@ class MPI:
         for begin in range(0, flat.size, step):
             message = flat[begin : begin + step]
             self._world.Allreduce(message.copy(), message)
+
+    def sum_to(self, array: Array, rank: int) -> None:
+        """MPI_Reduce."""
+        self._world.Reduce(array.copy(), array if rank == self.rank else None, root=rank)
+
+    def send(self, array: Array, rank: int) -> None:
+        """MPI_Bcast."""
+        self._world.Bcast(array, root=rank)
 
     def gather(self, text: str) -> list[str]:
         """MPI_Allgather of pickled texts."""
@@ -158,56 +174,3 @@ def check_alike(collectives: Collectives, settings: Mapping[str, Any]) -> None:
         if other is not None:
             shown = f"{texts[0][:200]} in rank 0, {texts[other][:200]} in rank {other}"
             raise InputError(f"parallel: the processes differ in their {name}: {shown}")
-
-
-def share_of(collectives: Collectives, batch: Batch) -> tuple[Batch, bool]:
-    """The samples of this process, and whether they count: one without a share gets a sample that doesn't.
-
-    Args:
-        collectives: the processes.
-        batch: of all of them, at least one sample.
-    """
-    rank, size, samples = collectives.rank, collectives.size, batch.size
-    begin, end = rank * samples // size, (rank + 1) * samples // size
-    rows = slice(begin, end) if end > begin else slice(0, 1)
-    arrays = {key: array[rows] if array.ndim else array for key, array in batch.arrays.items()}
-    return Batch(arrays, None if batch.indices is None else batch.indices[rows]), end > begin
-
-
-def summed_terms(collectives: Collectives, terms: Mapping[str, Array], kept: Iterable[str]) -> dict[str, Array]:
-    """The terms of all shares of a micro-batch; those ``kept`` stay those of this process."""
-    names = [name for name in terms if name not in kept]
-    found = np.array([float(terms[name]) for name in names])
-    collectives.sum(found)
-    return {**terms, **{name: np.asarray(number) for name, number in zip(names, found, strict=True)}}
-
-
-def sum_gradients(collectives: Collectives, programs: Programs, graph: Graph) -> None:
-    """Replaces the gathered gradients by their sums over all processes.
-
-    Args:
-        collectives: the processes.
-        programs: those of the training.
-        graph: has the parameters.
-    """
-    for names in buckets({name: graph.find(name).type.nbytes for name in programs.trained}):
-        arrays = [programs.gradient(name) for name in names]
-        joined = np.concatenate([array.reshape(-1) for array in arrays])
-        collectives.sum(joined)
-        ends = np.cumsum([array.size for array in arrays])[:-1]
-        for name, array, total in zip(names, arrays, np.split(joined, ends), strict=True):
-            programs.set_gradient(name, total.reshape(array.shape))
-
-
-def buckets(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names in their order, as many at a time as have ``BUCKET`` bytes together, at least one."""
-    names: list[str] = []
-    total = 0
-    for name, size in sizes.items():
-        if names and total + size > BUCKET:
-            yield names
-            names, total = [], 0
-        names.append(name)
-        total += size
-    if names:
-        yield names

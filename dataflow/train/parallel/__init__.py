@@ -1,0 +1,1 @@
+"""Data parallelism: several processes train one model, each on its share of every batch."""
