@@ -425,6 +425,8 @@ class Programs:
     def close(self) -> None:
         """Gives device memory back; the programs can't run any more."""
         self.discard()
+        if self.sums is not None:
+            self.sums.close()
         self.engine.forget_programs()
         self._scratch.close()
         self.engine.close()

@@ -82,7 +82,7 @@ class MPI:
             ) from None
         if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
             raise InputError("parallel='data': this library of MPI can't be called by several threads in turn")
-        self._world = mpi.COMM_WORLD
+        self._world, self._adding = mpi.COMM_WORLD, mpi.SUM
         self.rank, self.size = int(self._world.Get_rank()), int(self._world.Get_size())
         shared = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local = int(shared.Get_size())
@@ -106,11 +106,11 @@ class MPI:
 
     def sum_to(self, array: Array, rank: int) -> None:
         """MPI_Reduce."""
-        self._world.Reduce(array.copy(), array if rank == self.rank else None, root=rank)
+        self._world.Reduce(array.copy(), array if rank == self.rank else None, self._adding, rank)
 
     def send(self, array: Array, rank: int) -> None:
         """MPI_Bcast."""
-        self._world.Bcast(array, root=rank)
+        self._world.Bcast(array, rank)
 
     def gather(self, text: str) -> list[str]:
         """MPI_Allgather of pickled texts."""

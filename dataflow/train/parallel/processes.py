@@ -107,6 +107,8 @@ class Processes:
         if self._summed:
             return
         if self._sums is None or not self._is_current():
+            if self._sums is not None:
+                self._sums.close()
             self._sums = self._agreed_sums()
         self._programs.set_squares(self._sums.finish())
 
