@@ -17,6 +17,7 @@ from .ir.types import DType
 from .lower.lowering import lower
 from .lower.placement import targets_of
 from .passes.narrow_storage import narrow_storage
+from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
 from .planning.memory_goal import MemoryGoal, planned_within
 from .planning.planner import make_plan
@@ -83,6 +84,8 @@ def compile_graph(
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
     if storage is not None:
         graph = narrow_storage(graph, storage, mutable)
+    if state is NO_STATE:  # plans of caches that grow must be alike, whatever their sizes
+        graph = ordered_for_memory(graph)
     lowered, initial = lower(graph, placement.pins, registry, owners, state)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:

@@ -152,7 +152,7 @@ class GraphBuilder:
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             for type_ in results:
-                _check_axes(f"{op.name}: the result", type_.shape)
+                _check_axes(op.name, type_.shape)
                 if type_.is_bound:
                     element_count(type_.shape)  # refuses sizes that overflow, here where they are first computed
         except DataflowError as error:
