@@ -39,7 +39,16 @@ def run_onnxruntime(path: str, feeds: Mapping[str, np.ndarray], threads: int, pl
     return lambda: session.run(None, dict(feeds))
 
 
-ENGINES = {"dataflow": run_dataflow, "onnxruntime": run_onnxruntime}
+def run_training(path: str, feeds: Mapping[str, np.ndarray], threads: int, plain: bool) -> Run:
+    """A step of training; the output, of the input's shape, is fitted to zeros."""
+    import dataflow as df
+
+    trainer = df.Trainer(df.load(path), "mse", df.optim.SGD(lr=0.1), devices=["cpu"], threads=threads, fuse=not plain)
+    (given,) = feeds.values()
+    return lambda: trainer.step({**feeds, "labels": np.zeros_like(given)})
+
+
+ENGINES = {"dataflow": run_dataflow, "onnxruntime": run_onnxruntime, "training": run_training}
 
 
 def first_result(engine: str, folder: str, threads: int, *, plain: bool = False, idle: bool = False) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class TensorType:
     @property
     def is_bound(self) -> bool:
         """True when every dim is an int."""
-        return not any(isinstance(d, Dim) for d in self.shape)
+        return Dim not in map(type, self.shape)
 
     @property
     def elements(self) -> int:
