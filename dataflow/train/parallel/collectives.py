@@ -63,7 +63,12 @@ class Sharding(Collectives, Protocol):
         """As ``sum``, but the process ``rank`` alone gets it; what the others have afterwards is undefined."""
 
     def send(self, array: Array, rank: int) -> None:
-        """Replaces an array by that of the process ``rank``."""
+        """Replaces an array of bytes by that of the process ``rank``.
+
+        Args:
+            array: contiguous, of uint8, of one shape in all of them.
+            rank: whose it becomes.
+        """
 
 
 class MPI:

@@ -95,6 +95,8 @@ class GradientSums:
 
     def finish(self) -> float:
         """Waits for the sums, begun or not; the sum of the squares of all of them."""
+        if not self._open:
+            self.spans = []
         try:
             self._begin(len(self.buckets))
             squares = sum(future.result() for future in self._begun)

@@ -46,9 +46,10 @@ class Processes:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """A context of training in which Ctrl-C waits for the end of a micro-batch; other errors end all processes."""
-        self._interrupts, self.stopped = InterruptsNoted(), False
+        noted = self._interrupts = InterruptsNoted()
+        self.stopped = False
         try:
-            with self._interrupts:
+            with noted:
                 yield
         except BaseException as error:
             if not self.stopped:
@@ -57,6 +58,8 @@ class Processes:
             raise
         finally:
             self._interrupts = InterruptsNoted()
+        if noted.arrived:
+            raise KeyboardInterrupt("it came when the last micro-batch was over")
 
     # ---- a micro-batch --------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def send_from_owners(
 
 def _send(collectives: Sharding, rank: int, row: list[tuple[str, Array]], write: Callable[[str, Array], None]) -> None:
     joined = np.concatenate([array.reshape(-1) for _, array in row])
-    collectives.send(joined, rank)
+    collectives.send(joined.view(np.uint8), rank)  # libraries of collectives lack types of few bits
     if rank == collectives.rank:
         return
     ends = np.cumsum([array.size for _, array in row])[:-1]
