@@ -69,8 +69,8 @@ class _Tables:
         buffer: dict[object, int] = {}
         maker: dict[object, int] = {}
         tables = _Tables([], [], [], [], [], [])
-        for value in (*graph.inputs, *graph.initializers):
-            buffer[value] = len(tables.sizes)
+        for given in (*graph.inputs, *graph.initializers):
+            buffer[given] = len(tables.sizes)
             tables.sizes.append(0)
             tables.readers.append([])
         for index, node in enumerate(graph.nodes):
