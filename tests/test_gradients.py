@@ -21,6 +21,7 @@ WITHOUT = {
     "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match",
     "find", "tree_ensemble", "bitcast", "image_size", "decode_image",
     "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",
+    "add_requantized",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad",

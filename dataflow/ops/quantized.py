@@ -32,6 +32,7 @@ from .linalg import matmul
 from .logic import equal, where
 from .reduce import reduce_max, reduce_min
 from .rules.quantized import (
+    add_requantized_infer,
     conv_dequantized_infer,
     conv_integer_infer,
     conv_requantized_infer,
@@ -174,8 +175,6 @@ conv_integer = Op(
 _PRODUCT = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero")
 _CONV = ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero")
 _RESULT = ("y_scale", "y_zero")
-
-
 _SHARED = ("dequantize",)
 
 # The graphs in which the ops are found. Of the two forms the first has quantized operands of a float op, the second
@@ -227,18 +226,6 @@ def _decomposed(build: Any) -> Any:
     return decompose
 
 
-def _by_columns() -> dict[str, Any]:
-    return {"b_axis": -1}
-
-
-def _product_attributes(b_axis: int) -> dict[str, Any]:
-    return {"b_axis": b_axis}
-
-
-def _rectified_product(b_axis: int) -> dict[str, Any]:
-    return {"b_axis": b_axis, "relu": True}
-
-
 def _conv_attributes(strides: Any, pads: Any, dilations: Any, groups: Any, w_axis: int) -> dict[str, Any]:
     return {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups, "w_axis": w_axis}
 
@@ -258,7 +245,7 @@ matmul_dequantized = Op(
     attributes={"b_axis": -1},
     decompose=_matmul,
     cost=lambda node: _product_cost(node),
-    pattern=(Pattern(_matmul, shared=_SHARED), Pattern(_matmul_of_sums, _by_columns)),
+    pattern=(Pattern(_matmul, shared=_SHARED), Pattern(_matmul_of_sums, lambda: {"b_axis": -1})),
     doc="y = float32(matmul_integer(a, b)) * a_scale * b_scale + bias; b's scales are one, or one per column",
 )
 matmul_requantized = Op(
@@ -269,8 +256,8 @@ matmul_requantized = Op(
     decompose=_decomposed(_matmul),
     cost=lambda node: _product_cost(node),
     pattern=(
-        Pattern(_requantized(_matmul, False), _product_attributes, _SHARED),
-        Pattern(_requantized(_matmul, True), _rectified_product, _SHARED),
+        Pattern(_requantized(_matmul, False), lambda b_axis: {"b_axis": b_axis}, _SHARED),
+        Pattern(_requantized(_matmul, True), lambda b_axis: {"b_axis": b_axis, "relu": True}, _SHARED),
     ),
     doc="matmul_dequantized, rounded to steps of y_scale from y_zero",
 )
@@ -296,6 +283,24 @@ conv_requantized = Op(
         Pattern(_requantized(_conv, True), _rectified_conv, _SHARED),
     ),
     doc="conv_dequantized, rounded to steps of y_scale from y_zero",
+)
+
+
+def _sum(*operands: Any) -> Any:
+    return add(dequantize(*operands[:3], axis=0), dequantize(*operands[3:], axis=0))
+
+
+add_requantized = Op(
+    "add_requantized",
+    (*_PRODUCT, *_RESULT),
+    add_requantized_infer,
+    attributes={"relu": False},
+    decompose=lambda *operands, relu: _requantized(_sum, relu)(*operands),
+    pattern=(
+        Pattern(_requantized(_sum, False), lambda: {"relu": False}, _SHARED),
+        Pattern(_requantized(_sum, True), lambda: {"relu": True}, _SHARED),
+    ),
+    doc="quantize(relu(dequantize(a) + dequantize(b))) of 8-bit integers of equal shapes; relu by the attribute",
 )
 
 
@@ -337,5 +342,6 @@ OPS = (
     matmul_requantized,
     conv_dequantized,
     conv_requantized,
+    add_requantized,
     matmul_blocks,
 )

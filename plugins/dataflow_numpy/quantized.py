@@ -113,6 +113,11 @@ def _conv_requantized(attributes: Attributes, *operands: Any) -> Array:
     return _requantized(sums, x_scale, w_scale, 1, scale, zero, bias, attributes["relu"])
 
 
+def _add_requantized(attributes: Attributes, *operands: Any) -> Array:
+    y = _dequantize({"axis": 0}, *operands[:3]) + _dequantize({"axis": 0}, *operands[3:6])
+    return _quantize({"axis": 0}, np.maximum(y, 0) if attributes["relu"] else y, *operands[6:])
+
+
 def _matmul_blocks(attributes: Attributes, a: Array, b: Array, scale: Array, zero: Array | None = None) -> Array:
     bits, rows = attributes["bits"], len(b)
     elements = _halves(b) if bits == 4 else b
@@ -139,5 +144,6 @@ KERNELS: dict[str, Code] = {
     "matmul_requantized": _matmul_requantized,
     "conv_dequantized": _conv_dequantized,
     "conv_requantized": _conv_requantized,
+    "add_requantized": _add_requantized,
     "matmul_blocks": _matmul_blocks,
 }

@@ -205,6 +205,23 @@ def test_a_dequantized_value_with_several_readers_stays_integers_for_each():
     assert ran.count("conv_requantized") == 2
 
 
+@pytest.mark.parametrize(("shape", "one"), [((2, 6, 7, 5), True), ((6, 1, 1), False)])
+def test_sums_between_quantized_values_are_one_op_where_nothing_broadcasts(shape, one):
+    random = np.random.default_rng(13)
+    for rectified in (False, True):
+        g = Graph(random, PAIRS[0])
+        arrays = {"a": integers(random, np.uint8, (2, 6, 7, 5)), "b": integers(random, np.uint8, shape)}
+        read = [g.dequantized(name, scales(random), integers(random, np.uint8)) for name in arrays]
+        g.nodes.append(node("Add", read, ["sum"]))
+        if rectified:
+            g.nodes.append(node("Relu", ["sum"], ["positive"]))
+        g.quantized("positive" if rectified else "sum", "y", scales(random))
+        data = model(g.nodes, arrays, g.stored, KINDS[np.dtype(np.uint8)])
+        expected, found, ran = both(data, arrays, False)
+        np.testing.assert_array_equal(found, expected)
+        assert (ran == ["add_requantized"]) == one
+
+
 def test_movement_between_quantized_values_moves_the_integers():
     random = np.random.default_rng(12)
     scale, zero = np.float32(0.03), np.uint8(7)

@@ -8,7 +8,7 @@ from typing import Any
 from ...ir.dims import Dim
 from ...ir.types import DType, TensorType, float32, int8, int16, int32, uint8, uint16
 from ..conv import conv
-from ..infer import need, normal_axis
+from ..infer import alike, need, normal_axis
 from ..linalg import matmul
 
 BYTES = (int8, uint8)
@@ -188,3 +188,13 @@ def conv_requantized_infer(*types: TensorType, w_axis: int, relu: bool, **window
     y = _conv_infer("conv_requantized", _check_result("conv_requantized", *types[6:8]), types, w_axis, window)
     _check_bias("conv_requantized", types[8] if len(types) > 8 else None, y, 1, (float32, int32))
     return y
+
+
+def add_requantized_infer(*types: TensorType, relu: bool) -> TensorType:
+    """Integers of ``add_requantized``; raises InputError unless shapes are equal and each scale is one number."""
+    a, b, dtype = types[0], types[3], _check_result("add_requantized", *types[6:8])
+    for what, operands in (("a", types[:3]), ("b", types[3:6])):
+        _check_operand("add_requantized", what, operands, 1)  # type: ignore[arg-type]
+    need(all(types[i].rank == 0 for i in (1, 2, 4, 5, 6, 7)), "add_requantized: scales and zero points are one number")
+    alike("add_requantized", TensorType(dtype, a.shape), TensorType(dtype, b.shape))
+    return TensorType(dtype, a.shape)

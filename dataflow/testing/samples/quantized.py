@@ -147,6 +147,17 @@ def _convolutions() -> list[Sample]:
     return rows
 
 
+def _sums() -> list[Sample]:
+    rows = []
+    types = ((uint8, int8, uint8), (int8, int8, uint8), (uint8, uint8, int8))
+    for (left, right, result), shape in zip(types, ((2, 3, 1031), (), (0, 4)), strict=True):
+        first = (_bytes(*shape, dtype=left), _scales(None, -4, -3), _zeros(None, left))
+        second = (_bytes(*shape, dtype=right), _scales(None, -3, -2), _zeros(None, right))
+        given = (*first, *second, _scales(None, -2, -1), _zeros(None, result))
+        rows += [Sample(ops.add_requantized, given, {"relu": relu}) for relu in (False, True)]
+    return rows
+
+
 def _blocks() -> list[Sample]:
     rows = []
     shapes: tuple[tuple[tuple[int, ...], int, int, int], ...] = (  # of a but for its columns, rows, size, block
@@ -172,4 +183,4 @@ def _blocks() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _conversions() + _products() + _convolutions() + _blocks()
+SAMPLES: list[Sample] = _conversions() + _products() + _convolutions() + _sums() + _blocks()
