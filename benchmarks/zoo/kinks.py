@@ -1,7 +1,8 @@
 """Moves the biases of a module so that no activation lies at a kink, where rounding decides which derivative holds.
 
 One of a million inputs of ReLUs that rounding moves across zero changes gradients by a thousandth: then engines differ
-that compute alike. Each bias before an activation with a kink is moved by as little as leaves a gap around it.
+that compute alike. Each bias before an activation with a kink is moved by as little as leaves a gap around it: deep
+nets, whose last maps are small, round by a thousandth of an activation's deviation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ KINKS: dict[str, Callable[[Sequence[Any]], tuple[float, ...]]] = {
     "hardswish": lambda args: (-3.0, 3.0),
     "hardsigmoid": lambda args: (-3.0, 3.0),
 }
-GAP = 1e-4  # of the deviation of a channel, to each side
+GAP = 1e-4  # to each side, at least, as a part of the deviation of a channel
+FREE = 0.5  # the same of a channel with one element; those around zero are about five of it apart
 NEAR = 1e-5  # by which float32 may round in deep nets
 STEPS = 400  # shifts that are tried
 ROUNDS = 2  # a layer that is called several times has one bias for all calls
@@ -71,7 +73,7 @@ class _Biases:
 
 def _shift(row: torch.Tensor, kinks: tuple[float, ...]) -> torch.Tensor:
     """The smallest of some shifts that leaves the gap around each kink; else that with the largest one."""
-    gap = GAP * float(row.std().clamp(min=1e-3)) if row.numel() > 1 else GAP
+    gap = max(GAP, FREE / row.numel()) * float(row.std().clamp(min=1e-3) if row.numel() > 1 else 1.0)
     steps = torch.arange(STEPS // 2 + 1, dtype=row.dtype) * (gap / 2)
     tried = torch.stack([steps, -steps], 1).reshape(-1)[1:]
     least = torch.full_like(tried, float("inf"))
