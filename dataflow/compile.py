@@ -55,6 +55,7 @@ def compile_graph(
     mutable: Collection[str] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
     folding: bool = True,
+    ordered: bool = False,
     fusion: bool = True,
     state: RunState = NO_STATE,
     goal: MemoryGoal | None = None,
@@ -70,6 +71,7 @@ def compile_graph(
         mutable: names of initializers that some program changes; nothing is folded through them.
         owners: owning memory of each mutable initializer.
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
+        ordered: nodes may get another order, which depends on sizes: plans of sizes that grow wouldn't be alike.
         fusion: let one kernel compute several ops where a device has one for them.
         state: inputs and outputs that stay in a memory from run to run.
         goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
@@ -84,7 +86,7 @@ def compile_graph(
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
     if storage is not None:
         graph = narrow_storage(graph, storage, mutable)
-    if state is NO_STATE:  # plans of caches that grow must be alike, whatever their sizes
+    if ordered:
         graph = ordered_for_memory(graph)
     lowered, initial = lower(graph, placement.pins, registry, owners, state)
 

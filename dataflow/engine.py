@@ -20,6 +20,7 @@ from .host.garbage_collection import collection_paused
 from .ir.graph import Graph
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
+from .passes.bind_shapes import dims_of
 from .planning.budget import check_budget
 from .planning.memory_goal import MemoryGoal
 from .planning.series import series_of
@@ -63,6 +64,7 @@ class Engine:
         state: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._how, self._plans, self._borrows = how, plans, borrows
+        self._fixed = not dims_of(graph)
         self.registry = registry_of(how.registry)
         self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)
@@ -138,6 +140,7 @@ class Engine:
             mutable=mutable,
             owners=owners,
             folding=self._how.fold,
+            ordered=self._fixed,
             fusion=self._how.fuse,
             state=NO_STATE if self.state is None else self.state.state,
             goal=goal,
