@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from .execute.bound import compile_segments
 from .execute.devices import Devices
 from .execute.execution import Placement
 from .ir.graph import Graph, Initializer
+from .ir.kernel import HOST
 from .ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState
 from .ir.plan import Plan
 from .ir.types import DType
@@ -21,6 +23,7 @@ from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
 from .planning.memory_goal import MemoryGoal, planned_within
 from .planning.planner import make_plan
+from .plugin.device import Refused
 from .plugin.registry import Registry
 
 
@@ -30,11 +33,13 @@ class Compiled:
 
     Attributes:
         initial: the first data of each stored tensor, by key; of the caller, who may let go of it one by one.
+        segments: what devices made of the plan's segments before they have addresses; for who binds them to keep.
     """
 
     plan: Plan
     lowered: Lowered
     initial: dict[str, Initializer]
+    segments: Sequence[Any]
 
 
 def to_differentiate(graph: Graph, placement: Placement, registry: Registry, mutable: Collection[str]) -> Graph:
@@ -81,6 +86,7 @@ def compile_graph(
         InputError: the goal can't be reached.
         ModelError: no device takes a node.
         PluginError: a plugin's pass fails.
+        Refused: a device can't run a node after all.
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
@@ -97,17 +103,28 @@ def compile_graph(
 
     def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[BaseTensor]) -> Sequence[Any]:
         backend = devices.backends[device]
-        found = backend.prepare(nodes, devices.threads, constants)
+        try:
+            found = backend.prepare(nodes, devices.threads, constants)
+        except Refused as error:
+            error.device = device
+            raise
         described = f"{devices.threads} threads, {devices.precision}"
         other = devices.algorithms.resolve(nodes, found, described, measure)
         return backend.prepare(nodes, devices.threads, constants, other) if other else found
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
+    prepacking = {HOST, *(devices.memories[d] for d in placement.devices if registry.devices[d].prepacks)}
     make = functools.partial(
-        make_plan, prepare=prepare, alignment=alignment, asynchronous=asynchronous, mutable=mutable
+        make_plan,
+        prepare=prepare,
+        alignment=alignment,
+        asynchronous=asynchronous,
+        mutable=mutable,
+        prepacking=prepacking,
     )
     if goal is None or len(lowered.stages) < 2:
-        return Compiled(make(lowered), lowered, initial)
-    lowered, plan = planned_within(goal, lowered, make)
-    return Compiled(plan, lowered, initial)
+        plan = make(lowered)
+    else:
+        lowered, plan = planned_within(goal, lowered, make)
+    return Compiled(plan, lowered, initial, compile_segments(plan, devices))

@@ -6,9 +6,11 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from .compile import Compiled, compile_graph
+from .errors import DeviceError
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
 from .execute.run_state import KeptState
@@ -24,6 +26,7 @@ from .passes.bind_shapes import dims_of
 from .planning.budget import check_budget
 from .planning.memory_goal import MemoryGoal
 from .planning.series import series_of
+from .plugin.device import Refused
 from .plugin.registry import registry_of
 
 MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes that may never come, where no state says that they will
@@ -131,21 +134,32 @@ class Engine:
         owners: Mapping[str, str] = MappingProxyType({}),
         goal: MemoryGoal | None = None,
     ) -> Compiled:
-        """The plan of a bound graph; see ``compile_graph``."""
-        return compile_graph(
-            graph,
-            self.placement,
-            self.devices,
-            self.registry,
-            mutable=mutable,
-            owners=owners,
-            folding=self._how.fold,
-            ordered=self._fixed,
-            fusion=self._how.fuse,
-            state=NO_STATE if self.state is None else self.state.state,
-            goal=goal,
-            storage=self._how.storage,
-        )
+        """The plan of a bound graph; see ``compile_graph``. A device that refuses nodes is not asked for these again.
+
+        Raises:
+            DeviceError: the last device refuses nodes, or one refuses what it wasn't asked for.
+        """
+        placement = self.placement
+        while True:
+            try:
+                return compile_graph(
+                    graph,
+                    placement,
+                    self.devices,
+                    self.registry,
+                    mutable=mutable,
+                    owners=owners,
+                    folding=self._how.fold,
+                    ordered=self._fixed,
+                    fusion=self._how.fuse,
+                    state=NO_STATE if self.state is None else self.state.state,
+                    goal=goal,
+                )
+            except Refused as error:
+                asked = {(name, error.device) for name in error.nodes} - placement.pins.refused.keys()
+                if error.device == placement.devices[-1] or not asked:
+                    raise DeviceError(str(error)) from error
+                placement = replace(placement, pins=placement.pins.without(error))
 
     def build(
         self,
@@ -183,7 +197,7 @@ class Engine:
         reserved = {} if scratch is None else scratch.sizes
         check_budget(plan, self.devices.available, present, reserved, self.devices.account)
         self.variables.require(plan, lowered, made.initial, newest)
-        return Program(plan, lowered, self.devices, self.variables, cap, scratch, self.state)
+        return Program(plan, lowered, self.devices, self.variables, cap, scratch, self.state, made.segments)
 
     @property
     def makes_series(self) -> bool:
@@ -213,6 +227,8 @@ class Engine:
             OutOfMemoryError: a memory can't hold the last plan.
             LimitExceeded: the limits don't allow it.
         """
+        if any(getattr(backend, "compiles", False) for backend in self.devices.backends.values()):
+            return "a device compiles segments for their sizes"
         made = self.compile(graphs[2], mutable=varying)
         if self.state is None and made.plan.peak_bytes > MOST_AHEAD:
             return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {MOST_AHEAD}"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -102,8 +103,8 @@ def runtime_library() -> Library:
     """``dataflow._runtime``; writes the generated binding that is among its sources."""
     ffi = cffi.FFI()
     for header in CDEF_HEADERS:
-        lines = header.read_text().splitlines()
-        ffi.cdef("\n".join(line for line in lines if not line.startswith("#")))
+        plain = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", header.read_text(), flags=re.DOTALL | re.MULTILINE)
+        ffi.cdef("\n".join(line for line in plain.splitlines() if not line.startswith("#")))
     ffi.cdef(CDEF_PYTHON)
     ffi.set_source("dataflow._runtime", "\n".join(f'#include "{path.relative_to(NATIVE)}"' for path in CDEF_HEADERS))
     binding = OBJECTS / "_runtime.c"

@@ -32,7 +32,12 @@ class Plugin:
 @pytest.fixture(scope="session")
 def remote(tmp_path_factory):
     """A registry with the remote device."""
-    target = tmp_path_factory.mktemp("remote") / "remote.so"
+    return load([Plugin(device_library("remote", tmp_path_factory.mktemp("remote")))])
+
+
+def device_library(name, folder):
+    """The library of a device of tests/cdevice, built into ``folder``."""
+    target = folder / f"{name}.so"
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
     flags = [
         "-std=gnu11",
@@ -45,8 +50,8 @@ def remote(tmp_path_factory):
         "-Werror",
         f"-I{df.get_include()}",
     ]
-    subprocess.run([*compiler, *flags, str(FOLDER / "remote.c"), "-o", str(target)], check=True)
-    return load([Plugin(target)])
+    subprocess.run([*compiler, *flags, str(FOLDER / f"{name}.c"), "-o", str(target)], check=True)
+    return target
 
 
 @pytest.fixture(scope="session")

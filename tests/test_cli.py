@@ -16,6 +16,7 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import main as cli
+from dataflow.cli import roofline
 from dataflow.cli.data_options import data_arguments
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
@@ -467,6 +468,21 @@ def test_plugin_test_selects_ops_and_samples_and_refuses_what_selects_nothing(ru
     nothing = run("plugin", "test", "numpy", "--sample", "reluu", "--here")
     assert nothing.code == 2
     assert "'reluu' is no op, and begins the name of no sample" in nothing.err and "near: relu" in nothing.err
+
+
+def test_plugin_test_times_samples_against_another_device(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "measure_roofline", lambda device: roofline.Roofline(1e9, 1e8))
+    given = ("plugin", "test", "cpu", "--sample", "relu-f32-3x5", "--perf", "--against", "numpy", "--rounds", 2)
+    (row, *_) = found = run(*given, "--json").json["times"]
+    assert (row["op"], row["device"]) == ("relu", "cpu") and row["kernel"].startswith("relu f32")
+    least = max(row["operations"] / 1e9, row["bytes"] / 1e8)
+    assert row["share"] == pytest.approx(least / row["seconds"])
+    assert row["speedup"] == pytest.approx(row["against"] / row["seconds"])
+    text = run(*given).out
+    assert all(time["sample"] in text for time in found) and "us on numpy" in text
+    assert run("plugin", "test", "cpu", "--against", "numpy").code == 2
+    assert run("plugin", "test", "abacus", "--perf").code == 2
+    assert run("plugin", "test", "cpu", "--perf", "--sample", "reluu").code == 2
 
 
 def test_ops_prints_a_declaration(run: Any) -> None:

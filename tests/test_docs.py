@@ -26,7 +26,8 @@ def block(label):
 
 
 def python(code, *arguments, cwd, path=()):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *given])}
     return subprocess.run(
         [sys.executable, *arguments, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )

@@ -16,7 +16,7 @@ CData = Any
 
 # The layout of df_operand, field by field.
 _OPERAND = np.dtype(
-    [(n, np.int32) for n in ("arena", "dtype", "rank", "reserved")]
+    [(n, np.int32) for n in ("struct_size", "arena", "dtype", "rank", "item_bytes", "flags")]
     + [(n, np.int64) for n in ("offset", "bytes", "iteration_stride", "value", "origin", "shape", "strides")]
 )
 assert _OPERAND.itemsize == ffi.sizeof("df_operand")
@@ -26,11 +26,31 @@ BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WH
 
 
 def member(record: CData, name: str) -> Any:
-    """A member that a table of an older contract may lack: then, or when it is null, None."""
+    """A member of a table of another plugin; None where it is null, or where the plugin's contract is older."""
     kind = ffi.typeof(record).item if ffi.typeof(record).kind == "pointer" else ffi.typeof(record)
     begin = ffi.offsetof(kind, name)
     found = getattr(record, name) if record.struct_size > begin else ffi.NULL
     return None if found == ffi.NULL else found
+
+
+def pointers(records: CData, kind: str, count: int, numbers: Sequence[int] | None = None) -> tuple[Array, CData]:
+    """The addresses of the records in a ``kind[]`` as an array, and it as a ``kind **``.
+
+    Args:
+        records: of them.
+        kind: their type.
+        count: how many.
+        numbers: those to take, where not all are wanted in a row.
+    """
+    which = np.arange(count) if numbers is None else np.asarray(numbers, np.int64)
+    table = int(ffi.cast("intptr_t", records)) + which * ffi.sizeof(kind)
+    table = table if len(table) else np.zeros(1, np.int64)
+    return table, ffi.cast(f"{kind} **", table.ctypes.data)
+
+
+def empty_held() -> CData:
+    """An empty ``dfempty_held``; what it is filled with is given back with it, by a function of C."""
+    return ffi.gc(ffi.new("dfempty_held *"), lib.df_let_go)
 
 
 def text_of(chars: CData) -> str:
@@ -84,7 +104,7 @@ class Tables:
         return int(self._chunk.ctypes.data) + 8 * begin
 
     def attributes(self, values: Mapping[str, Attribute]) -> tuple[CData, int]:
-        """A lasting ``df_attribute[]`` in the order of ``values``, and its length."""
+        """A lasting ``df_attribute *[]`` in the order of ``values``, and its length."""
         if not values:
             return ffi.NULL, 0
         key = tuple((type(v).__name__, v) for v in values.values())
@@ -92,12 +112,14 @@ class Tables:
         if found is None:
             table = ffi.new("df_attribute[]", len(values))
             for entry, value in zip(table, values.values(), strict=True):
+                entry.struct_size = ffi.sizeof("df_attribute")
                 self._attribute(entry, value)
-            found = (table, len(values))
+            kept, listed = pointers(table, "df_attribute", len(values))
+            self._keep += [table, kept]
+            found = (listed, len(values))
             if self._shared:
                 self._attributes[key] = found
             else:
-                self._keep.append(table)
                 rows = np.frombuffer(ffi.buffer(table), np.int64).reshape(len(values), -1)
                 self.numbers.append(rows[:, ffi.offsetof("df_attribute", "i") // 8])
         return found
@@ -122,8 +144,8 @@ class Tables:
         else:
             entry.kind, entry.count, entry.ints = lib.DF_ATTR_INTS, len(value), self.ints(value)
 
-    def operands(self, given: Sequence[Operand | None]) -> CData:
-        """A lasting ``df_operand[]``; it is filled as one array, since setting field by field is slow."""
+    def operands(self, given: Sequence[Operand | None]) -> tuple[CData, CData]:
+        """A lasting ``df_operand[]`` and ``df_operand *[]``; filled as one array, since field by field is slow."""
         known = self._rows
         rows = []
         for operand in given:
@@ -136,7 +158,10 @@ class Tables:
         self._keep.append(table)
         if not self._shared:
             self.numbers += [table[name] for name in ("offset", "bytes", "iteration_stride", "origin")]
-        return ffi.cast("df_operand *", table.ctypes.data)
+        records = ffi.cast("df_operand *", table.ctypes.data)
+        kept, listed = pointers(records, "df_operand", len(rows))
+        self._keep.append(kept)
+        return records, listed
 
     @staticmethod
     def rows(operands: CData, count: int) -> Array:
@@ -146,13 +171,15 @@ class Tables:
     def _row(self, operand: Operand | None) -> tuple[int, ...]:
         """The fields of a ``df_operand``."""
         if operand is None:
-            return (-1, *[0] * 10)
+            return (_OPERAND.itemsize, -1, *[0] * 11)
         type_ = operand.type
         sizes = type_.sizes
         return (
+            _OPERAND.itemsize,
             operand.arena,
             type_.dtype.code,
             len(sizes),
+            type_.dtype.nbytes(1),
             0,
             operand.offset,
             operand.bytes,
@@ -182,7 +209,7 @@ class Tables:
         threads: int,
     ) -> None:
         """Fills a ``df_node``."""
-        operands = self.operands([*inputs, *outputs])
+        _, operands = self.operands([*inputs, *outputs])
         into.struct_size = ffi.sizeof("df_node")
         into.n_inputs, into.n_outputs = len(inputs), len(outputs)
         into.inputs, into.outputs = operands, operands + len(inputs)

@@ -9,14 +9,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .._runtime import ffi, lib
-from ..errors import DeviceError
+from ..errors import DeviceError, OutOfMemoryError
 from ..host.weak import WeakList
 from ..ir.types import Array
-from ..plugin.device import Precision, PrepackRequest
-from .abi import CData, Tables, member, text_of
+from ..plugin.device import Precision, PrepackRequest, Refused
+from .abi import CData, Tables, empty_held, member, text_of
+from .bound_segment import BoundCSegment
+from .compilations import Compilations, Compiled, key_of
 from .host_memory import address_of
 from .segment_tables import SegmentTables
-from .sequence import CopyItem, NativeItems
+from .sequence import CopyItem
 from .status import raise_error
 
 if TYPE_CHECKING:
@@ -29,11 +31,6 @@ PRECISIONS: Mapping[str, int] = {
     "tf32": lib.DF_TF32,
     "bf16": lib.DF_BF16,
 }
-
-
-def _held() -> CData:
-    """An empty ``df_held``; what it is filled with is given back with it, by a function of C."""
-    return ffi.gc(ffi.new("df_held *"), lib.df_let_go)
 
 
 class CBuffer:
@@ -124,10 +121,13 @@ class CBackend:
         self.device = device
         self.precision = PRECISIONS[precision]
         self.name = name
-        self.held, error = _held(), ffi.new("df_error *")
+        self.held, error = empty_held(), ffi.new("df_error *")
         raise_error(lib.df_hold_device(device, values, self.held, error), error, f"device {name!r}")
         self.handle = self.held.self
+        self.flags = int(device.flags) & lib.DF_HANDLES  # of its segments
         self.segments: WeakList[BoundCSegment] = WeakList()  # for messages
+        self.compiles = member(device, "compile") is not None
+        self._compilations = Compilations()
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
@@ -140,9 +140,23 @@ class CBackend:
 
     def alloc(self, bytes: int) -> CBuffer:
         """Memory for an arena; raises OutOfMemoryError."""
-        held, error = _held(), ffi.new("df_error *")
+        largest = member(self.device, "largest_buffer") or 0
+        if 0 < largest < bytes:
+            raise OutOfMemoryError(
+                f"device {self.name!r}: its largest buffer has {largest} bytes, {bytes} are wanted; use a smaller batch"
+            )
+        held, error = empty_held(), ffi.new("df_error *")
         status = lib.df_hold_memory(self.held, bytes, held, error)
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
+        return CBuffer(held, bytes)
+
+    def alloc_staging(self, bytes: int) -> CBuffer | None:
+        """Memory of the host that the device copies fast; None where it has none to offer."""
+        if member(self.device, "alloc_staging") is None:
+            return None
+        held, error = empty_held(), ffi.new("df_error *")
+        status = lib.df_hold_staging(self.held, bytes, held, error)
+        raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes that it copies fast")
         return CBuffer(held, bytes)
 
     def free(self, buffer: Any) -> None:
@@ -250,7 +264,8 @@ class CBackend:
                 kernel, node, prepared = kernels + index, described + index, made.prepared + index
                 node.algorithm = _number(prepared[0], name) + 1
                 lib.df_release_kernels(1, kernel, prepared)
-                status = lib.df_prepare_kernels(1, kernel, node, prepared, error)
+                prepacks = made.prepacks + index * lib.DF_MOST_PREPACKS
+                status = lib.df_prepare_kernels(1, kernel, node, prepared, prepacks, error)
                 self._check_prepared(status, error, nodes[index : index + 1])
         return [
             PreparedKernel(int(answer.workspace), tuple(_prepacks(owner, i)), answer.state, owner, *_algorithms(answer))
@@ -263,8 +278,35 @@ class CBackend:
 
     def _check_prepared(self, status: int, error: CData, nodes: Sequence[LoweredNode]) -> None:
         if status:
-            where = nodes[error.step].node.describe() if 0 <= error.step < len(nodes) else f"device {self.name!r}"
+            named = 0 <= error.step < len(nodes)
+            where = nodes[error.step].node.describe() if named else f"device {self.name!r}"
+            if status == lib.DF_UNSUPPORTED and named:
+                raise Refused((nodes[error.step].node.name,), f"{where}: {text_of(error.text)}")
             raise_error(status, error, where)
+
+    def compile(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> Compiled | None:
+        """What can be made of a segment without addresses; see ``dataflow.plugin.device.Backend``."""
+        if not self.compiles:
+            return None
+        key = key_of(segment, threads, self.precision)
+        return self._compilations.get(key, lambda: self._compile(segment, arenas, threads, key))
+
+    def _compile(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int, key: str) -> CData:
+        tables = self.tables(segment, [(None, size, slot) for _, size, slot in arenas], threads)
+        held, error, text = empty_held(), ffi.new("df_error *"), ffi.new("char[]", key.encode())
+        tables.native.key = text
+        status = lib.df_hold_compiled(self.held, tables.native, held, error)
+        if status:
+            steps = segment.steps[error.step : error.step + 1] if error.step >= 0 else segment.steps
+            where = steps[0].node.describe() if len(steps) == 1 else f"device {self.name!r}"
+            if status == lib.DF_UNSUPPORTED:
+                raise Refused(tuple(step.node.name for step in steps), f"{where}: {text_of(error.text)}")
+            raise_error(status, error, where)
+        return held
+
+    def tables(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> SegmentTables:
+        """The segment as tables of the C contract."""
+        return SegmentTables(segment, arenas, threads, self.flags, self.precision)
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
         """The segment with addresses.
@@ -275,51 +317,6 @@ class CBackend:
             threads: the session's.
         """
         return BoundCSegment(self, segment, arenas, threads)
-
-
-class BoundCSegment:
-    """A segment that the device has prepared; one native call runs it."""
-
-    native = 1
-
-    def __init__(
-        self,
-        backend: CBackend,
-        segment: Segment,
-        arenas: Sequence[tuple[Any, int, int]],
-        threads: int,
-    ) -> None:
-        self._backend, self._segment = backend, segment
-        self._error = ffi.new("df_error *")
-        self._tables = SegmentTables(segment.steps, arenas, threads)
-        self._hold()
-        backend.segments.add(self)
-
-    def _hold(self) -> None:
-        """Lets the device prepare what the tables say."""
-        self._held = _held()
-        native = self._tables.native
-        self.check(lib.df_hold_segment(self._backend.held, native, self._held, self._error), self._error)
-        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
-
-    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
-        """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
-        NativeItems([self]).run(slots, count, cancel, calls)
-
-    def fill(self, entry: CData) -> None:
-        """See ``NativeItem``."""
-        entry.kind, entry.prepared = lib.DF_COMMAND_SEGMENT, self._held.prepared
-        entry.device, entry.self = self._backend.device, self._backend.handle
-
-    def check(self, status: int, error: CData) -> None:
-        """See ``NativeItem``; names the node."""
-        if status:
-            raise_error(status, error, self.where(error.step))
-
-    def where(self, step: int) -> str:
-        """The node of a step, for messages; the device when there is none of that number."""
-        known = 0 <= step < len(self._segment.steps)
-        return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
 
 
 def _address(array: Array) -> CData:

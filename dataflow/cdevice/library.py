@@ -72,6 +72,7 @@ class CDevice:
         self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
         self.bodies = bool(self._device.flags & lib.DF_BODIES)
         self.peers = self.name if self._device.flags & lib.DF_PEERS else None
+        self.prepacks = bool(self._device.flags & lib.DF_HOST_PREPACKS)
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)
         self.memory = HOST if host else f"{self.name}:{self.ordinal}"
         self.role: Role = role

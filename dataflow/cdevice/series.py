@@ -12,7 +12,8 @@ from ..ir.series import NotInSeries
 from ..ir.types import Array
 from ..plugin.device import Buffer
 from .abi import CData, Tables
-from .backend import BoundCSegment, CBackend
+from .backend import CBackend
+from .bound_segment import BoundCSegment
 from .segment_tables import FilledSteps, SegmentTables
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 # Fields of df_prepared and df_prepack in words of 8 bytes; the first word holds struct_size and n_prepacks.
 _WORDS = ffi.sizeof("df_prepared") // 8
-_WORKSPACE, _STATE, _PREPACKS, _REPLACED = (
-    ffi.offsetof("df_prepared", name) // 8 for name in ("workspace", "state", "prepacks", "replaced")
-)
-_PREPACK_WORDS, _PREPACK_BYTES = ffi.sizeof("df_prepack") // 8, ffi.offsetof("df_prepack", "bytes") // 8
+_WORKSPACE, _STATE, _REPLACED = (ffi.offsetof("df_prepared", name) // 8 for name in ("workspace", "state", "replaced"))
+# Of df_prepack too: struct_size and input are the first word.
+_PREPACK_WORDS, _MOST_PREPACKS = ffi.sizeof("df_prepack") // 8, lib.DF_MOST_PREPACKS
+_PREPACK_KIND, _PREPACK_BYTES = (ffi.offsetof("df_prepack", name) // 8 for name in ("kind", "bytes"))
 _STEP_STATE = ffi.offsetof("df_step", "state") // 8
 
 
@@ -56,8 +57,9 @@ class SeriesCSegment(BoundCSegment):
         self._backend, self._segment, self._error = backend, last, ffi.new("df_error *")
         own, other = Tables(shared=False), Tables(shared=False)
         with_workspace = [*arenas, (self._workspace, 0, -1)]
-        self._tables = SegmentTables(last.steps, with_workspace, threads, own)
-        SegmentTables(first.steps, with_workspace, threads, other)
+        how = threads, backend.flags, backend.precision
+        self._tables = SegmentTables(last, with_workspace, *how, own)
+        SegmentTables(first, with_workspace, *how, other)
         self._changes = [
             (numbers, positions, begin[positions], (numbers[positions] - begin[positions]) // count)
             for numbers, begin in zip(own.numbers, other.numbers, strict=True)
@@ -80,7 +82,7 @@ class SeriesCSegment(BoundCSegment):
         self._kernels = ffi.new("df_kernel *[]", max(self._count, 1))
         self._nodes = ffi.new("df_node[]", max(self._count, 1))
         # What must be as it was planned: which prepacked copies are asked for, and the size of those that are made.
-        self._mask = np.zeros((self._count, _WORDS), np.int64)
+        self._mask = np.zeros((self._count, _WORDS + _MOST_PREPACKS * _PREPACK_WORDS), np.int64)
         self._mask[:, [0, _REPLACED]] = -1
         for number, (filled, index) in enumerate(found):
             step, entry, node = filled.planned[index], filled.steps[index], self._nodes[number]
@@ -88,7 +90,7 @@ class SeriesCSegment(BoundCSegment):
             self._kernels[number] = step.kernel.code
             node.struct_size, node.threads = ffi.sizeof("df_node"), threads
             node.n_inputs, node.n_outputs, node.n_attributes = entry.n_inputs, entry.n_outputs, entry.n_attributes
-            node.inputs = filled.operands + entry.first_operand
+            node.inputs = filled.pointers + entry.first_operand
             node.outputs = node.inputs + entry.n_inputs
             node.attributes = entry.attributes
             self._backend.introduce(node)
@@ -96,8 +98,8 @@ class SeriesCSegment(BoundCSegment):
                 if operand is not None and operand.arena in constants:
                     node.flags |= 0 if operand.iteration_stride or operand.buffer_stride else 1 << bit
             for which in range(len(step.prepared.prepacks)):
-                word = _PREPACKS + which * _PREPACK_WORDS
-                self._mask[number, word] = -1
+                word = _WORDS + which * _PREPACK_WORDS
+                self._mask[number, [word, word + _PREPACK_KIND]] = -1
                 if step.prepacks and step.prepacks[which] is not None:
                     self._mask[number, word + _PREPACK_BYTES] = -1
         self._states = [_states_of(filled) for filled in self._tables.filled]
@@ -109,8 +111,8 @@ class SeriesCSegment(BoundCSegment):
         error, count = self._error, self._count
         if lib.df_prepare_set(count, self._kernels, self._nodes, made, error):
             raise NotInSeries(ffi.string(error.text).decode(errors="replace"))
-        words = np.frombuffer(ffi.buffer(made.prepared, max(count, 1) * 8 * _WORDS), np.int64)
-        self._answers: Array = words.reshape(-1, _WORDS)[:count]
+        answers = _words(made.prepared, count, _WORDS)
+        self._answers: Array = np.hstack([answers, _words(made.prepacks, count, _MOST_PREPACKS * _PREPACK_WORDS)])
         self._made: CData = made
         at = 0
         for states, steps in self._states:
@@ -153,6 +155,11 @@ class SeriesCSegment(BoundCSegment):
         self._give_workspace()
         self._hold()
         del before
+
+
+def _words(records: CData, count: int, each: int) -> Array:
+    """Records as words of 8 bytes, ``each`` in a row."""
+    return np.frombuffer(ffi.buffer(records, max(count, 1) * 8 * each), np.int64).reshape(-1, each)[:count]
 
 
 def _workspaces_of(filled: FilledSteps) -> tuple[Array, list[int]]:

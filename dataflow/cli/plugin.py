@@ -12,6 +12,7 @@ from .options import FAILED, json_option, print_json
 
 if TYPE_CHECKING:
     from ..testing.outcome import Outcome  # with all samples
+    from .plugin_times import SampleTime
 
 BAD = ("failed", "untested")
 
@@ -27,8 +28,21 @@ def plugin() -> None:
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds that one trial may take.")
 @click.option("--here", is_flag=True, help="No child processes: for debuggers; a kernel that crashes ends the command.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
+@click.option("--perf", is_flag=True, help="Time the samples instead, with the share of what the device can do.")
+@click.option("--against", metavar="DEVICE", help="With --perf: time them on this device too.")
+@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="With --perf: for medians.")
 @json_option
-def plugin_test(name: str, sample: str | None, timeout: float, here: bool, verbose: bool, as_json: bool) -> None:
+def plugin_test(
+    name: str,
+    sample: str | None,
+    timeout: float,
+    here: bool,
+    verbose: bool,
+    perf: bool,
+    against: str | None,
+    rounds: int,
+    as_json: bool,
+) -> None:
     """Runs the conformance kit on the device, the plugin or the op NAME.
 
     Of a device: every sample that it claims, against the reference. Of a plugin: all that it offers. Of an op: its
@@ -36,6 +50,11 @@ def plugin_test(name: str, sample: str | None, timeout: float, here: bool, verbo
     """
     from ..testing.plugins import check_named
 
+    if perf:
+        _time(name, sample, against, rounds, as_json)
+        return
+    if against is not None:
+        raise click.UsageError("--against is for --perf")
     found: list[Outcome] = []
     for outcome in check_named(name, select=sample, limit=None if here else timeout):
         found.append(outcome)
@@ -55,6 +74,46 @@ def plugin_test(name: str, sample: str | None, timeout: float, here: bool, verbo
         _print(name, found)
     if any(outcome.status in BAD for outcome in found):
         raise click.exceptions.Exit(FAILED)
+
+
+def _time(name: str, select: str | None, against: str | None, rounds: int, as_json: bool) -> None:
+    """Times samples, and prints or writes a line each."""
+    from ..plugin.registry import default_registry
+    from .plugin_times import devices_and_ops, sample_times
+    from .roofline import measure_roofline
+
+    registry = default_registry()
+    devices, op = devices_and_ops(name, registry)
+    if against is not None:
+        registry.device(against)
+    rooflines = {device: measure_roofline(device) for device in devices}
+    found = [
+        time
+        for device in devices
+        for time in sample_times(
+            device, select=select or op, against=against, rooflines=rooflines, rounds=rounds, registry=registry
+        )
+    ]
+    if as_json:
+        limits = {device: {"flops": most.flops, "bandwidth": most.bandwidth} for device, most in rooflines.items()}
+        print_json({"name": name, "against": against, "rooflines": limits, "times": [time.row() for time in found]})
+        return
+    _print_times(found, against)
+    for device, most in rooflines.items():
+        click.echo(f"roofline of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
+
+
+def _print_times(found: Sequence[SampleTime], against: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    compared = [] if against is None else [f"us on {against}", "times"]
+    table = Table("sample", "kernel", "us", "of roofline", *compared, box=None)
+    for time in found:
+        other = [] if time.against is None else [f"{time.against * 1e6:.2f}", f"{time.against / time.seconds:.2f}"]
+        share = "" if time.share != time.share else f"{time.share:.1%}"
+        table.add_row(time.sample, time.kernel, f"{time.seconds * 1e6:.2f}", share, *other)
+    Console(highlight=False, width=150).print(table)
 
 
 def _row(outcome: Outcome) -> dict[str, str]:

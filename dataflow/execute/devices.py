@@ -10,6 +10,7 @@ from ..host.fork import renew_in_child
 from ..host.limits import Account
 from ..host.system_memory import available_memory
 from ..ir.kernel import HOST
+from ..ir.plan import Arena, Plan, Transfer
 from ..planning.algorithms import Algorithms
 from ..planning.offsets import lie_apart
 from ..plugin.device import Backend, Buffer, Precision
@@ -65,6 +66,19 @@ class Devices:
         if self.account is not None:
             self.account.charge(buffer, f"a buffer in {memory}")
         return buffer
+
+    def allocate_scratch(self, plan: Plan, arena: Arena) -> Buffer:
+        """Memory for the values of a run; on the host such as the devices copy fast that plans transfer to and from."""
+        transfers = (item for item in plan.items if isinstance(item, Transfer)) if arena.memory == HOST else ()
+        ends = (device for item in transfers for device in (item.from_device, item.to_device))
+        for device in dict.fromkeys(ends):
+            if self.memories[device] != HOST:
+                buffer = self.backends[device].alloc_staging(arena.bytes)
+                if buffer is not None:
+                    if self.account is not None:
+                        self.account.charge(buffer, f"memory of the host that {device} copies fast")
+                    return buffer
+        return self.allocate(arena.memory, arena.bytes)
 
     def free(self, memory: str, buffer: Buffer) -> None:
         """Gives memory back; the host's goes with its object."""

@@ -135,7 +135,8 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
 
     def each_timed(bound: Sequence[Any]) -> list[Any]:
         waits = [waiting(devices, plan, item) for item in items]
-        timed.extend(_Timed(in_sequence([b])[0], wait) for b, wait in zip(bound, waits, strict=True))
+        for b, wait in zip(bound, waits, strict=True):
+            timed.append(_Timed(in_sequence([b])[0], wait, getattr(b, "elapsed", None)))
         arranged: list[Any] = [*timed]
         for number, (item, step) in reversed([*enumerate(() if marks is None else marks.after)]):
             begin = next(i for i, (index, _) in enumerate(numbered) if index == item)
@@ -159,7 +160,8 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
     finally:
         bound.close()
     spans = [item.spans[WARM:] for item in timed]
-    idle = dict(zip(empty, map(_median, spans[len(numbered) :]), strict=True))
+    lost = [0.0 if item.by_device else _median(found) for item, found in zip(timed, spans, strict=True)]
+    idle = dict(zip(empty, lost[len(numbered) :], strict=True))
     steps = tuple(
         _step_time(item, index, found, idle, devices) for (index, item), found in zip(numbered, spans, strict=False)
     )
@@ -178,16 +180,20 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
 class _Timed:
     """A bound item that notes when it began and ended."""
 
-    def __init__(self, item: Any, wait: Callable[[], None]) -> None:
+    def __init__(self, item: Any, wait: Callable[[], None], elapsed: Callable[[], float | None] | None) -> None:
         self.native: int = item.native
         self.spans: list[Span] = []
-        self._item, self._wait = item, wait
+        self.by_device = False  # the device's clock was asked, which knows nothing of the host's time
+        self._item, self._wait, self._elapsed = item, wait, elapsed
 
     def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
         begin = time.perf_counter()
         self._item.run(slots, count, cancel, calls)
         self._wait()
-        self.spans.append((begin, time.perf_counter()))
+        end = time.perf_counter()
+        seconds = self._elapsed() if self._elapsed is not None else None
+        self.by_device = seconds is not None
+        self.spans.append((begin if seconds is None else end - seconds, end))
 
 
 def single_steps(plan: Plan) -> list[tuple[int, Item]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..host.fork import renew_in_child
 from ..host.garbage_collection import collection_paused
@@ -58,8 +59,10 @@ class Program:
         cap: int = 1,
         scratch: Scratch | None = None,
         state: KeptState | None = None,
+        compiled: Sequence[Any] = (),
     ) -> None:
         self.plan, self.lowered = plan, lowered
+        self._compiled = compiled  # by devices for the plan's segments, kept for those that are bound
         self._scratch, self._state = scratch, state
         self._devices = devices
         # From now on: constants may be forgotten while a run of this plan is still to begin.

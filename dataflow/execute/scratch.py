@@ -27,7 +27,7 @@ class Scratch:
             if known is not None:
                 del self._buffers[arena.memory]
                 self._devices.free(arena.memory, known)
-            self._buffers[arena.memory] = self._devices.allocate(arena.memory, arena.bytes)
+            self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena)
 
     def buffer(self, memory: str) -> Buffer:
         """The buffer for arenas in ``memory``."""

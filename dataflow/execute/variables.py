@@ -38,7 +38,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A prepacked copy; prepacks are kept for weights on the host only."""
+    """A prepacked copy; one in the memory of a device is made on the host first."""
 
     source: str  # the key of the tensor that it is made from
     memory: str
@@ -91,7 +91,9 @@ class Variables:
                 made = None if data.factor is None else self._devices.account  # what is lent belongs to the model
                 self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None, made)
             if key in wanted:
-                sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
+                on_host = known is not None and known.memory == HOST
+                now = data if known is None else Initializer(self._array(known) if on_host else self.read(key))
+                sources.append((now, key, wanted[key]))
             del first, data, newer
         if sources:
             self._prepack(sources, plan)
@@ -137,8 +139,10 @@ class Variables:
                         return
                     array = data_of(data, scratch)
                     for name in names:
-                        _fill(plan.prepacks[name], array, blocks[name])
-                        copies[name] = _Copy(key, HOST, blocks[name], plan.prepacks[name])
+                        prepack = plan.prepacks[name]
+                        memory = plan.arenas[prepack.operand.arena].memory
+                        copies[name] = _Copy(key, memory, blocks[name], prepack)
+                        self._fill(copies[name], array)
                     del array, data
             except BaseException as error:
                 failures.append(error)
@@ -164,9 +168,26 @@ class Variables:
             raise failures[0]
         self._copies.update(copies)
 
-    def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, BufferSlice]:
-        """Memory for prepacked copies, in one block: it is made of large pages, which the system makes sooner."""
-        sizes = [plan.arenas[plan.prepacks[name].operand.arena].bytes for name in names]
+    def _fill(self, copy: _Copy, array: Array) -> None:
+        """Makes a prepacked copy of ``array``."""
+        if copy.memory == HOST:
+            _fill(copy.prepack, array, copy.buffer.base)
+            return
+        data = np.zeros(copy.buffer.bytes, np.uint8)  # must live until the device has read it
+        _fill(copy.prepack, array, ffi.from_buffer(data))
+        backend = self._devices.backend_of(copy.memory)
+        backend.write(copy.buffer, 0, data)
+        backend.sync()
+
+    def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, Any]:
+        """Memory for prepacked copies, on the host in one block: its large pages are made sooner by the system."""
+        arenas = {name: plan.arenas[plan.prepacks[name].operand.arena] for name in names}
+        away = {name: arena for name, arena in arenas.items() if arena.memory != HOST}
+        blocks = {name: self._devices.allocate(arena.memory, arena.bytes) for name, arena in away.items()}
+        return {**blocks, **self._host_blocks({n: a.bytes for n, a in arenas.items() if n not in away})}
+
+    def _host_blocks(self, wanted: Mapping[str, int]) -> dict[str, Any]:
+        names, sizes = list(wanted), list(wanted.values())
         if not sizes:
             return {}
         if lie_apart():
@@ -203,7 +224,7 @@ class Variables:
             self._write(self._tensors[key], array)
         for copy in self._copies.values():
             if copy.source == key:
-                _fill(copy.prepack, array, copy.buffer)
+                self._fill(copy, array)
 
     def _write(self, tensor: _Tensor, array: Array) -> None:
         if tensor.operand.type.elements == 0:
@@ -241,11 +262,14 @@ class Variables:
         """Gives device memory back."""
         for tensor in self._tensors.values():
             self._devices.free(tensor.memory, tensor.buffer)
+        for copy in self._copies.values():
+            if copy.memory != HOST:
+                self._devices.free(copy.memory, copy.buffer)
         self._tensors.clear()
         self._copies.clear()
 
 
-def _fill(prepack: Prepack, array: Array, buffer: Any) -> None:
+def _fill(prepack: Prepack, array: Array, target: Any) -> None:
     data = np.ascontiguousarray(array)
     base = ffi.cast("char *", data.__array_interface__["data"][0])
-    prepack.fill(ffi.cast("void *", base + prepack.source.offset), buffer.base)
+    prepack.fill(ffi.cast("void *", base + prepack.source.offset), target)

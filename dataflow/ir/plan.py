@@ -104,10 +104,15 @@ class Prepack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Steps that run on one device with one call."""
+    """Steps that run on one device with one call.
+
+    Attributes:
+        live: numbers of the values that something else than these steps reads; None: any may be.
+    """
 
     device: str
     steps: tuple[Step, ...]
+    live: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
+from ..plugin.device import Refused
 from ..plugin.registry import Registry
 
 GRADIENT = "grad/"
@@ -28,6 +29,7 @@ class Pins:
         devices: in order of preference.
         patterns: to the id of one of them.
         parameters: names of the stored tensors of the user's graph.
+        refused: name of a node and device id to the reason why the device can't run it although a kernel takes it.
 
     Raises:
         InputError: a device that is not in the list.
@@ -36,6 +38,7 @@ class Pins:
     devices: tuple[str, ...]
     patterns: Mapping[str, str] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.texts("pin: a device", checks.mapping("pin", self.patterns).values())
@@ -59,6 +62,10 @@ class Pins:
                 some = ", ".join(repr(node.name) for node in graph.nodes[:5])
                 raise InputError(f"pin {pattern!r} matches no node, value or parameter; nodes are named {some}, ...")
         return found
+
+    def without(self, refused: Refused) -> Pins:
+        """The pins, with nodes that a device doesn't run."""
+        return replace(self, refused={**self.refused, **{(n, refused.device): str(refused) for n in refused.nodes}})
 
     def order(self, node: Node) -> tuple[str, ...]:
         """The devices in the order in which they are asked to take ``node``."""

@@ -59,10 +59,10 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
         if node.op.view is not None:
             continue
         devices = pins.order(node)
-        key = _key(node, devices, registry)
+        key = None if (node.name, devices[0]) in pins.refused else _key(node, devices, registry)
         choice = known.get(key) if key is not None else None
         if choice is None:
-            choice = _choose(node, devices, registry, refusals)
+            choice = _choose(node, devices, registry, refusals, pins.refused)
             if key is not None and choice is not None and choice.device == devices[0]:
                 known[key] = choice
         if node.op.decompose is not None and (choice is None or choice.device != devices[0]):
@@ -89,9 +89,16 @@ def _key(node: Node, devices: Sequence[str], registry: Registry) -> object:
 
 
 def _choose(
-    node: Node, devices: Sequence[str], registry: Registry, refusals: dict[tuple[str, str], str]
+    node: Node,
+    devices: Sequence[str],
+    registry: Registry,
+    refusals: dict[tuple[str, str], str],
+    refused: Mapping[tuple[str, str], str],
 ) -> Choice | None:
     for device in devices:
+        if (node.name, device) in refused:
+            refusals[node.name, device] = refused[node.name, device]
+            continue
         accepted: Kernel | None = None
         reasons = []
         if node.op in CONTROL_FLOW and registry.devices[device].bodies:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import replace
 
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage
+from ..ir.plan import Arena, Item, Segment, operands_of
 
 
 def lifetimes(items: Sequence[LoweredItem], assigned: Container[BaseTensor]) -> dict[BaseTensor, tuple[int, int]]:
@@ -64,3 +67,17 @@ def _same_bytes(out: Storage, source: Storage) -> bool:
         and source.strides == out.strides
         and source.base.memory == out.base.memory
     )
+
+
+def with_live_values(items: Sequence[Item], arenas: Sequence[Arena]) -> list[Item]:
+    """The items of a plan, each segment with the values that outlive it: others read them, or their memory is kept."""
+    touched = [{(o.value, o.arena) for o in operands_of(item)} for item in items]
+    readers = Counter(value for values in touched for value in {v for v, _ in values})
+
+    def live(values: set[tuple[int, int]]) -> frozenset[int]:
+        return frozenset(v for v, arena in values if readers[v] > 1 or arena < 0 or arenas[arena].kind != "arena")
+
+    return [
+        replace(item, live=live(values)) if isinstance(item, Segment) else item
+        for item, values in zip(items, touched, strict=True)
+    ]

@@ -13,7 +13,7 @@ from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Mo
 from ..ir.operand import Operand
 from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
-from .liveness import lifetimes, share_in_place
+from .liveness import lifetimes, share_in_place, with_live_values
 from .offsets import EFFORT, MemoryPlan, lie_apart, offsets_apart, plan_memory, share_operands
 
 Prepare = Callable[[str, Sequence[LoweredNode], Collection[BaseTensor]], Sequence[Any]]
@@ -29,6 +29,7 @@ def make_plan(
     alignment: Mapping[str, int],
     asynchronous: frozenset[str] = frozenset(),
     mutable: Collection[str] = (),
+    prepacking: Collection[str] = (HOST,),
 ) -> Plan:
     """A plan with every offset fixed.
 
@@ -38,8 +39,9 @@ def make_plan(
         alignment: bytes, by device id.
         asynchronous: ids of devices that may return before they are done.
         mutable: names of initializers that this or another program changes.
+        prepacking: names of the memories in which prepacked copies may lie.
     """
-    return _Planning(lowered, prepare, alignment, asynchronous, mutable).run()
+    return _Planning(lowered, prepare, alignment, asynchronous, mutable, prepacking).run()
 
 
 _Row = tuple[str, Lifetime, int]
@@ -64,8 +66,9 @@ class _Planning:
         alignment: Mapping[str, int],
         asynchronous: frozenset[str],
         mutable: Collection[str],
+        prepacking: Collection[str],
     ) -> None:
-        self.asynchronous = asynchronous
+        self.asynchronous, self.prepacking = asynchronous, prepacking
         self.mutable = {*mutable}
         self.lowered = lowered
         self.passing = lowered.passing()
@@ -104,7 +107,7 @@ class _Planning:
         self.without_memory()
         rows = [row for found, _, _ in scratch.values() for row in found]
         return Plan(
-            tuple(items),
+            tuple(with_live_values(items, self.arenas)),
             tuple(self.arenas),
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
@@ -127,7 +130,7 @@ class _Planning:
             elif isinstance(item, Loop) and _does_work(item):
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
-        prepackable = {base for base in self.constants if base.memory == HOST}
+        prepackable = {base for base in self.constants if base.memory in self.prepacking}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes, prepackable), strict=True))
         return found

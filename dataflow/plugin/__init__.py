@@ -68,6 +68,7 @@ _NAMES = {
     "PrepackRequest": "plugin.device",
     "Precision": "plugin.device",
     "Prepared": "plugin.device",
+    "Refused": "plugin.device",
     "Role": "plugin.device",
     "BaseTensor": "ir.lowered",
     "Segment": "ir.plan",

@@ -87,6 +87,7 @@ from .device import Device as Device
 from .device import Precision as Precision
 from .device import PrepackRequest as PrepackRequest
 from .device import Prepared as Prepared
+from .device import Refused as Refused
 from .device import Role as Role
 from .device import Unavailable as Unavailable
 from .hookspecs import HOOKS as HOOKS

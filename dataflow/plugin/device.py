@@ -44,6 +44,7 @@ class Unavailable:
     asynchronous: bool = False
     bodies: bool = False
     peers: str | None = None
+    prepacks: bool = False
     role: Role = "accelerator"
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
@@ -53,6 +54,19 @@ class Unavailable:
     def kernels(self) -> Sequence[Kernel]:
         """None."""
         return ()
+
+
+class Refused(DeviceError):
+    """What a device says of nodes that its kernels take and that it can't run after all: the next device is asked.
+
+    Attributes:
+        nodes: their names.
+        device: its id; the core enters it.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], reason: str, device: str = "") -> None:
+        super().__init__(reason)
+        self.nodes, self.device = nodes, device
 
 
 class Buffer(Protocol):
@@ -170,7 +184,24 @@ class Backend(Protocol):
             constants: base tensors on the host of which prepacked copies may be kept, since no program of the plan's
                 owner changes them.
             algorithms: by index of the node the one to use, of those that its kernel named before.
+
+        Raises:
+            Refused: a node can't be run; the next device is asked for it.
         """
+
+    def compile(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> Any:
+        """What can be made of a segment without its addresses, once for all that are bound; None: nothing.
+
+        It is kept as long as the program. Arguments are as of ``bind``, without buffers.
+
+        Raises:
+            Refused: nodes can't be run; the next device is asked for them.
+        """
+        return None
+
+    def alloc_staging(self, bytes: int) -> Buffer | None:
+        """Memory of the host that the device copies fast; None where it has none to offer."""
+        return None
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
         """The segment with addresses.
@@ -196,6 +227,7 @@ class Device(Protocol):
         asynchronous: segments and copies may return before they are done.
         bodies: segments may hold loops.
         peers: devices of equal ``peers`` copy between their memories by themselves; None: through the host.
+        prepacks: its kernels get prepacked copies in its memory, made on the host; on the host's memory all may.
         unavailable: why it can't be used, or None.
         role: what it is for.
     """
@@ -207,6 +239,7 @@ class Device(Protocol):
     asynchronous: bool = False
     bodies: bool = False
     peers: str | None = None
+    prepacks: bool = False
     unavailable: str | None = None
     role: Role = "accelerator"
 

@@ -11,12 +11,12 @@ __global__ void swish(float *y, const float *x, int64_t n, float beta) {
 
 /* Runs at plan time and in a capture: it puts the launch into call->stream and does not wait. */
 static df_status run(const df_call *call) {
-  const int64_t n = df_elements(&call->outputs[0]);
+  const int64_t n = df_elements(call->outputs[0]);
   if (n == 0)
     return DF_OK;
   return DF_LAUNCH(call, swish, df_blocks(n, BLOCK), BLOCK, 0,
-                   static_cast<float *>(call->outputs[0].data),
-                   static_cast<const float *>(call->inputs[0].data), n,
+                   static_cast<float *>(call->outputs[0]->data),
+                   static_cast<const float *>(call->inputs[0]->data), n,
                    static_cast<float>(df_attr_float(call, 0)));
 }
 

@@ -180,14 +180,13 @@ static df_status cpu_alloc(void *self, int64_t bytes, df_buffer *out, df_error *
   void *base = aligned_alloc(ALIGNMENT, size);
   if (!base)
     return fail(error, DF_OUT_OF_MEMORY, "out of memory", bytes);
-  *out = (df_buffer){.base = base, .bytes = bytes, .owner = base};
+  out->base = out->owner = base;
   return DF_OK;
 }
 
 static void cpu_free(void *self, df_buffer *buffer) {
   (void)self;
   free(buffer->owner);
-  *buffer = (df_buffer){0};
 }
 
 static df_status cpu_copy(void *self, const df_copy *copy, df_error *error) {

@@ -38,10 +38,10 @@ static inline __host__ __device__ int64_t df_divide_up(int64_t a, int64_t b) {
 
 /* The data of an operand; null when it is absent. */
 template <typename T> static inline T *df_in(const df_call *call, int32_t index) {
-  return index < call->n_inputs ? static_cast<T *>(call->inputs[index].data) : nullptr;
+  return index < call->n_inputs ? static_cast<T *>(call->inputs[index]->data) : nullptr;
 }
 template <typename T> static inline T *df_out(const df_call *call, int32_t index) {
-  return index < call->n_outputs ? static_cast<T *>(call->outputs[index].data) : nullptr;
+  return index < call->n_outputs ? static_cast<T *>(call->outputs[index]->data) : nullptr;
 }
 
 /* ---- Joining the values of threads ---------------------------------------------------------- */

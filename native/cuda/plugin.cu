@@ -8,8 +8,6 @@
 
 #include <new>
 
-#define EXPORT __attribute__((visibility("default")))
-
 const df_host *df_cuda_host;
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
@@ -43,7 +41,7 @@ static df_status cuda_alloc(void *self, int64_t bytes, df_buffer *out, df_error 
     snprintf(what, sizeof what, "allocating %lld bytes", static_cast<long long>(bytes));
     return df_cuda_fail(queue, status, what, error);
   }
-  *out = df_buffer{base, bytes, base};
+  out->base = out->owner = base;
   return DF_OK;
 }
 
@@ -52,7 +50,6 @@ static void cuda_free(void *self, df_buffer *buffer) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
   df_on_card card(queue->card);
   cudaFree(buffer->owner);
-  *buffer = df_buffer{};
 }
 
 static df_status cuda_copy(void *self, const df_copy *copy, df_error *error) {
@@ -202,7 +199,7 @@ static void fill(found_plugin &found, const df_host *host) {
 }
 
 /* The same answer at every call. */
-extern "C" EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
+const df_plugin *df_plugin_entry(const df_host *host) {
   static found_plugin *found = nullptr;
   if (!found) {
     found = new (std::nothrow) found_plugin{};

@@ -19,9 +19,13 @@ struct df_prepared_segment {
   std::vector<void *> seen;   /* their addresses in the last run; what a graph was made for */
 };
 
+/* The lowest byte of struct_size is set by a call of its own: memory on the host from which all
+ * came would have to stay as it is until the stream gets there. */
 static cudaError_t clear_fault(df_queue *queue, df_prepared_segment *p) {
+  static_assert(sizeof *p->fault < 256, "the size is one byte");
   *p->down = df_fault{};
-  return cudaMemsetAsync(p->fault, 0, sizeof *p->fault, queue->stream);
+  const cudaError_t status = cudaMemsetAsync(p->fault, 0, sizeof *p->fault, queue->stream);
+  return status ? status : cudaMemsetAsync(p->fault, sizeof *p->fault, 1, queue->stream);
 }
 
 static cudaError_t copy_fault_down(df_queue *queue, df_prepared_segment *p) {
@@ -31,8 +35,8 @@ static cudaError_t copy_fault_down(df_queue *queue, df_prepared_segment *p) {
 
 static bool is_capturable(const df_segment *segment) {
   for (int32_t i = 0; i < segment->n_steps; i++) {
-    const df_step *step = &segment->steps[i];
-    if (step->body ? !is_capturable(&step->body->segment) : !step->kernel->capturable)
+    const df_step *step = segment->steps[i];
+    if (step->body ? !is_capturable(step->body->segment) : !step->kernel->capturable)
       return false;
   }
   return true;
@@ -40,13 +44,13 @@ static bool is_capturable(const df_segment *segment) {
 
 static void gather_slots(const df_segment *segment, std::vector<int32_t> *out) {
   for (int32_t i = 0; i < segment->n_operands; i++) {
-    const int32_t arena = segment->operands[i].arena;
-    if (arena >= 0 && arena < segment->n_arenas && segment->arenas[arena].slot >= 0)
-      out->push_back(segment->arenas[arena].slot);
+    const int32_t arena = segment->operands[i]->arena;
+    if (arena >= 0 && arena < segment->n_arenas && segment->arenas[arena]->slot >= 0)
+      out->push_back(segment->arenas[arena]->slot);
   }
   for (int32_t i = 0; i < segment->n_steps; i++)
-    if (segment->steps[i].body)
-      gather_slots(&segment->steps[i].body->segment, out);
+    if (segment->steps[i]->body)
+      gather_slots(segment->steps[i]->body->segment, out);
 }
 
 df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepared_segment **out,
@@ -95,8 +99,8 @@ void df_segment_close(df_queue *queue, df_prepared_segment *p) {
 
 /* Puts every kernel into the stream; the stream may be recording. */
 static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run, df_error *error) {
-  df_run own = *run;
-  own.struct_size = sizeof own;
+  df_run own;
+  df_take(&own, sizeof own, run);
   own.stream = queue->stream;
   own.fault = p->fault;
   own.calls = &p->calls;
@@ -114,7 +118,8 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   cudaError_t began = cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeThreadLocal);
   if (began)
     return df_cuda_fail(queue, began, "beginning to capture", error);
-  df_run uncancellable = *run;
+  df_run uncancellable;
+  df_take(&uncancellable, sizeof uncancellable, run);
   uncancellable.cancel = nullptr; /* half a graph is of no use */
   df_status status = put(queue, p, &uncancellable, error);
   cudaError_t ended = cudaStreamEndCapture(queue->stream, &graph);
@@ -190,7 +195,7 @@ df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *p) {
 }
 
 const char *df_segment_kernel(const df_prepared_segment *p, int32_t step) {
-  if (step < 0 || step >= p->segment->n_steps || !p->segment->steps[step].kernel)
+  if (step < 0 || step >= p->segment->n_steps || !p->segment->steps[step]->kernel)
     return "?";
-  return p->segment->steps[step].kernel->name;
+  return p->segment->steps[step]->kernel->name;
 }

@@ -10,9 +10,7 @@
 #ifndef DATAFLOW_CUDA_H
 #define DATAFLOW_CUDA_H
 
-extern "C" {
 #include "dataflow_inline.h"
-}
 
 #include <cuda_runtime.h>
 

@@ -5,8 +5,33 @@
 #include "dataflow.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+/* The one symbol of a plugin library, visible however the library is compiled. */
+#ifdef __cplusplus
+extern "C"
+#endif
+    __attribute__((visibility("default"))) const df_plugin *df_plugin_entry(const df_host *host);
+
+/* ---- Growth ---------------------------------------------------------------------------------- */
+
+/* Whether |table|, a pointer to a struct of the other side, is so long that it has |member|; for
+ * members that came after 2.0: DF_HAS(df_device, device, memory). */
+#define DF_HAS(type, table, member)                                                                \
+  ((table)->struct_size >= offsetof(type, member) + sizeof((table)->member))
+
+/* Copies a struct of the other side into |own| of |size| bytes: what is longer is left out, what is
+ * missing becomes 0, and struct_size is |size|: df_run own; df_take(&own, sizeof own, run); */
+static inline void df_take(void *own, size_t size, const void *given) {
+  uint32_t length;
+  const uint32_t written = (uint32_t)size;
+  memcpy(&length, given, sizeof length);
+  memset(own, 0, size);
+  memcpy(own, given, length < size ? length : size);
+  memcpy(own, &written, sizeof written);
+}
 
 /* Puts a message into the call's error and returns |code|: return df_fail(call, DF_INVALID, "...").
  */
@@ -27,20 +52,20 @@ static inline df_status df_fail(const df_call *call, df_status code, const char 
  * that it declares are there: defaults are filled in before a kernel is asked. */
 
 /* An attribute when it is of |kind|, else null. */
-static inline const df_attribute *df_attribute_of(const df_attribute *attributes, int32_t count,
-                                                  int32_t index, int32_t kind) {
-  return index < count && attributes[index].kind == kind ? &attributes[index] : 0;
+static inline const df_attribute *df_attribute_of(const df_attribute *const *attributes,
+                                                  int32_t count, int32_t index, int32_t kind) {
+  return index < count && attributes[index]->kind == kind ? attributes[index] : 0;
 }
 
 /* A whole number, a bool (0 or 1) or a dtype. */
-static inline int64_t df_attribute_int(const df_attribute *attributes, int32_t count,
+static inline int64_t df_attribute_int(const df_attribute *const *attributes, int32_t count,
                                        int32_t index) {
   const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_INT);
   return found ? found->i : 0;
 }
 #define df_attr_int(of, index) df_attribute_int((of)->attributes, (of)->n_attributes, index)
 
-static inline double df_attribute_float(const df_attribute *attributes, int32_t count,
+static inline double df_attribute_float(const df_attribute *const *attributes, int32_t count,
                                         int32_t index) {
   const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_FLOAT);
   return found ? found->f : 0.0;
@@ -48,7 +73,7 @@ static inline double df_attribute_float(const df_attribute *attributes, int32_t 
 #define df_attr_float(of, index) df_attribute_float((of)->attributes, (of)->n_attributes, index)
 
 /* A list of whole numbers; null when it is empty. Its length is put into |length|, if not null. */
-static inline const int64_t *df_attribute_ints(const df_attribute *attributes, int32_t count,
+static inline const int64_t *df_attribute_ints(const df_attribute *const *attributes, int32_t count,
                                                int32_t index, int32_t *length) {
   const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_INTS);
   if (length)
@@ -58,7 +83,7 @@ static inline const int64_t *df_attribute_ints(const df_attribute *attributes, i
 #define df_attr_ints(of, index, length)                                                            \
   df_attribute_ints((of)->attributes, (of)->n_attributes, index, length)
 
-static inline const char *df_attribute_text(const df_attribute *attributes, int32_t count,
+static inline const char *df_attribute_text(const df_attribute *const *attributes, int32_t count,
                                             int32_t index) {
   const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_STRING);
   return found ? found->s : "";
@@ -74,6 +99,20 @@ static inline int64_t df_axis_of(int64_t axis, int32_t rank) {
 }
 /* The axis that an attribute names, counted from the front. */
 #define df_axis(of, index, rank) df_axis_of(df_attr_int(of, index), rank)
+
+/* ---- What a kernel asks for ------------------------------------------------------------------ */
+
+/* Asks, in a kernel's prepare, for a prepacked copy of |input|: see df_prepack. At most
+ * DF_MOST_PREPACKS of a kernel. */
+static inline void df_ask_prepack(df_prepared *out, int32_t input, int32_t kind, int64_t bytes,
+                                  void (*prepack)(const df_node *node, void *state,
+                                                  const void *source, void *prepacked)) {
+  df_prepack *next = out->prepacks[out->n_prepacks++];
+  next->input = input;
+  next->kind = kind;
+  next->bytes = bytes;
+  next->prepack = prepack;
+}
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
@@ -122,10 +161,10 @@ static inline int df_is_empty(const df_operand *operand) {
  * are all empty runs no kernel, so this leaves sums over nothing and the like to the reference. */
 static inline const char *df_accepts_elements(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
-    if (df_is_empty(&node->inputs[i]))
+    if (df_is_empty(node->inputs[i]))
       return "an operand has no elements";
   for (int32_t i = 0; i < node->n_outputs; i++)
-    if (df_is_empty(&node->outputs[i]))
+    if (df_is_empty(node->outputs[i]))
       return "a result has no elements";
   return 0;
 }

@@ -65,13 +65,13 @@ static inline const char *df_program_read(df_program *p, const df_node *node,
 static inline int32_t df_program_shape(const df_node *node, int64_t *shape) {
   int32_t rank = 0;
   for (int32_t i = 0; i < node->n_inputs; i++)
-    rank = node->inputs[i].rank > rank ? node->inputs[i].rank : rank;
+    rank = node->inputs[i]->rank > rank ? node->inputs[i]->rank : rank;
   for (int32_t axis = 0; axis < rank; axis++) {
     shape[axis] = 1;
     for (int32_t i = 0; i < node->n_inputs; i++) {
-      const int32_t own = axis - (rank - node->inputs[i].rank);
-      if (own >= 0 && node->inputs[i].shape[own] != 1)
-        shape[axis] = node->inputs[i].shape[own];
+      const int32_t own = axis - (rank - node->inputs[i]->rank);
+      if (own >= 0 && node->inputs[i]->shape[own] != 1)
+        shape[axis] = node->inputs[i]->shape[own];
     }
   }
   return rank;

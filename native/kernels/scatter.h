@@ -45,7 +45,7 @@ static inline df_entries df_entries_of(const df_tensor *data, const df_tensor *i
 
 /* Of gather_elements and scatter_elements: data and indices are the inputs 0 and 1. */
 static inline df_entries df_entries_by_element(const df_call *call) {
-  const df_tensor *data = &call->inputs[0], *indices = &call->inputs[1];
+  const df_tensor *data = call->inputs[0], *indices = call->inputs[1];
   static_assert((int)DF_GATHER_ELEMENTS_AXIS == (int)DF_SCATTER_ELEMENTS_AXIS, "read as one");
   df_entries e = df_entries_of(data, indices);
   e.by_element = 1;
@@ -59,7 +59,7 @@ static inline df_entries df_entries_by_element(const df_call *call) {
 
 /* Of gather_nd and scatter_nd. */
 static inline df_entries df_entries_by_coordinates(const df_call *call) {
-  const df_tensor *data = &call->inputs[0], *indices = &call->inputs[1];
+  const df_tensor *data = call->inputs[0], *indices = call->inputs[1];
   static_assert((int)DF_GATHER_ND_BATCH_DIMS == (int)DF_SCATTER_ND_BATCH_DIMS, "read as one");
   df_entries e = df_entries_of(data, indices);
   e.axes = indices->rank - 1;
@@ -72,7 +72,7 @@ static inline df_entries df_entries_by_coordinates(const df_call *call) {
 
 /* accepts: refuses more axes than df_entries has. */
 static inline const char *df_entries_accepts(const df_node *node) {
-  if (node->inputs[0].rank > DF_ENTRY_AXES || node->inputs[1].rank > DF_ENTRY_AXES)
+  if (node->inputs[0]->rank > DF_ENTRY_AXES || node->inputs[1]->rank > DF_ENTRY_AXES)
     return "an operand has too many axes";
   return 0;
 }
@@ -106,7 +106,7 @@ enum {
 };
 
 /* The reduction that the attribute of scatter_elements or scatter_nd names. */
-static inline int32_t df_scatter_reduction(const df_attribute *attributes, int32_t count) {
+static inline int32_t df_scatter_reduction(const df_attribute *const *attributes, int32_t count) {
   static_assert((int)DF_SCATTER_ELEMENTS_REDUCTION == (int)DF_SCATTER_ND_REDUCTION, "read as one");
   static const char *const names[] = {"none", "add", "mul", "max", "min"};
   const char *text = df_attribute_text(attributes, count, DF_SCATTER_ND_REDUCTION);

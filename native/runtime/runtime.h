@@ -32,9 +32,10 @@ const char *df_accepts(const df_kernel *kernel, const df_node *node);
 int64_t df_first_refused(int64_t count, const df_kernel *const *kernels, const df_node *nodes);
 
 /* Prepares |count| kernels, kernels[i] for nodes[i] into prepared[i], all or none: when one fails,
- * those before it are released, error->step is its index and its status is returned. */
+ * those before it are released, error->step is its index and its status is returned. |prepacks| has
+ * DF_MOST_PREPACKS records for each, of which those that it asks for are filled. */
 df_status df_prepare_kernels(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
-                             df_prepared *prepared, df_error *error);
+                             df_prepared *prepared, df_prepack *prepacks, df_error *error);
 
 /* Releases the states that df_prepare_kernels made. */
 void df_release_kernels(int64_t count, const df_kernel *const *kernels, df_prepared *prepared);
@@ -45,6 +46,7 @@ typedef struct df_prepared_set {
   int64_t count;
   const df_kernel **kernels;
   df_prepared *prepared;
+  df_prepack *prepacks; /* DF_MOST_PREPACKS for each */
 } df_prepared_set;
 
 /* As df_prepare_kernels, into an empty set. */
@@ -56,29 +58,41 @@ void df_release_set(df_prepared_set *set);
 
 /* ---- What is held of a device --------------------------------------------------------------- */
 
-enum { DF_HELD_DEVICE = 1, DF_HELD_MEMORY = 2, DF_HELD_SEGMENT = 3 };
+enum {
+  DF_HELD_DEVICE = 1,
+  DF_HELD_MEMORY = 2,
+  DF_HELD_SEGMENT = 3,
+  DF_HELD_COMPILED = 4,
+  DF_HELD_STAGING = 5
+};
 
 typedef struct df_opened df_opened;
+typedef struct df_compiled df_compiled;
 
-/* An open device, memory of one, or a segment that it has prepared. It lies in memory of the
- * caller, zeroed at first. The device is closed when all are gone that are held of it, in any
- * order. */
+/* An open device, memory of one, a segment that it has prepared, or what it compiled for such. It
+ * lies in memory of the caller, zeroed at first. The device is closed when all are gone that are
+ * held of it, in any order, and what was compiled goes after the segments that use it. */
 typedef struct df_held {
   df_opened *opened;
   void *self; /* what the device wants first in every call */
   void *prepared;
+  df_compiled *compiled;
   df_buffer buffer;
   int32_t kind;
   int32_t reserved;
 } df_held;
 
 /* Each fills an empty |held|: opens |device| with the |values| of its options, allocates memory of
- * a device that is held, prepares a segment on it. */
+ * a device that is held, or of the host from which it copies fast, compiles a segment for it, and
+ * prepares one, with what was |compiled| for it; that may be null. */
 df_status df_hold_device(const df_device *device, const int64_t *values, df_held *held,
                          df_error *error);
 df_status df_hold_memory(const df_held *device, int64_t bytes, df_held *held, df_error *error);
-df_status df_hold_segment(const df_held *device, const df_segment *segment, df_held *held,
-                          df_error *error);
+df_status df_hold_staging(const df_held *device, int64_t bytes, df_held *held, df_error *error);
+df_status df_hold_compiled(const df_held *device, const df_segment *segment, df_held *held,
+                           df_error *error);
+df_status df_hold_segment(const df_held *device, const df_held *compiled, df_segment *segment,
+                          df_held *held, df_error *error);
 
 /* Gives it back and empties it; does nothing to an empty one. In a forked child a device whose
  * memory is not the host's is left alone: it belongs to the parent. */

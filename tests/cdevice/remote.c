@@ -118,7 +118,8 @@ static df_status remote_alloc(void *self, int64_t bytes, df_buffer *out, df_erro
   if (!address)
     return error->code = DF_OUT_OF_MEMORY;
   memset(address, 0xc7, size); /* -102,286 as float32: seen when it is read before it is written */
-  *out = (df_buffer){.base = far(address), .bytes = bytes, .owner = address};
+  out->base = far(address);
+  out->owner = address;
   return DF_OK;
 }
 
@@ -126,12 +127,12 @@ static void remote_free(void *self, df_buffer *buffer) {
   df_error error = {0};
   (void)remote_sync(self, &error);
   free(buffer->owner);
-  *buffer = (df_buffer){0};
 }
 
 static df_status remote_copy(void *self, const df_copy *copy, df_error *error) {
   (void)self;
-  job what = {.copy = *copy};
+  job what = {0};
+  df_take(&what.copy, sizeof what.copy, copy);
   if (copy->direction != DF_COPY_TO_HOST)
     what.copy.to = near(copy->to);
   if (copy->direction != DF_COPY_TO_DEVICE)
@@ -143,24 +144,31 @@ static df_status remote_copy(void *self, const df_copy *copy, df_error *error) {
 
 static df_status remote_prepare(void *self, const df_segment *segment, void **prepared,
                                 df_error *error) {
-  df_arena *arenas = malloc((size_t)(segment->n_arenas + 1) * sizeof *arenas);
-  if (!arenas)
-    return error->code = DF_OUT_OF_MEMORY;
-  for (int32_t i = 0; i < segment->n_arenas; i++) {
-    arenas[i] = segment->arenas[i];
-    if (arenas[i].base)
-      arenas[i].base = near(arenas[i].base);
+  const size_t count = (size_t)segment->n_arenas + 1;
+  df_arena *arenas = malloc(count * sizeof *arenas);
+  const df_arena **table = malloc(count * sizeof *table);
+  df_status status = DF_OUT_OF_MEMORY;
+  if (arenas && table) {
+    for (int32_t i = 0; i < segment->n_arenas; i++) {
+      df_take(&arenas[i], sizeof arenas[i], segment->arenas[i]);
+      if (arenas[i].base)
+        arenas[i].base = near(arenas[i].base);
+      table[i] = &arenas[i];
+    }
+    df_segment own;
+    df_take(&own, sizeof own, segment);
+    own.arenas = table;
+    status = host->segment_prepare(self, &own, prepared, error);
   }
-  df_segment own = *segment;
-  own.arenas = arenas;
-  df_status status = host->segment_prepare(self, &own, prepared, error);
   free(arenas);
+  free(table);
   return status;
 }
 
 static df_status remote_run(void *self, void *prepared, const df_run *run, df_error *error) {
   (void)self;
-  job what = {.prepared = prepared, .run = *run};
+  job what = {.prepared = prepared};
+  df_take(&what.run, sizeof what.run, run);
   what.run.slots = NULL; /* slots are the host's: nothing here reads them */
   what.run.n_slots = 0;
   return enqueue(&what, error);
@@ -176,8 +184,8 @@ static void remote_release(void *self, void *prepared) {
 
 /* y[i] = x[i], any strides in x, four bytes an element. */
 static df_status copy_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0];
+  const df_tensor *y = call->outputs[0];
   for (int64_t i = 0, count = df_elements(y); i < count; i++) {
     int64_t rest = i, at = 0;
     for (int32_t axis = x->rank - 1; axis >= 0; axis--) {
@@ -191,33 +199,33 @@ static df_status copy_run(const df_call *call) {
 
 /* y = max(x, 0) */
 static df_status relu_run(const df_call *call) {
-  const float *x = call->inputs[0].data;
-  float *y = call->outputs[0].data;
-  for (int64_t i = 0, count = df_elements(&call->outputs[0]); i < count; i++)
+  const float *x = call->inputs[0]->data;
+  float *y = call->outputs[0]->data;
+  for (int64_t i = 0, count = df_elements(call->outputs[0]); i < count; i++)
     y[i] = x[i] > 0 ? x[i] : 0;
   return DF_OK;
 }
 
 /* dx = dy where y > 0 */
 static df_status relu_grad_run(const df_call *call) {
-  const float *dy = call->inputs[0].data, *y = call->inputs[1].data;
-  float *dx = call->outputs[0].data;
-  for (int64_t i = 0, count = df_elements(&call->outputs[0]); i < count; i++)
+  const float *dy = call->inputs[0]->data, *y = call->inputs[1]->data;
+  float *dx = call->outputs[0]->data;
+  for (int64_t i = 0, count = df_elements(call->outputs[0]); i < count; i++)
     dx[i] = y[i] > 0 ? dy[i] : 0;
   return DF_OK;
 }
 
 /* y = a + b, of one shape */
 static df_status add_run(const df_call *call) {
-  const float *a = call->inputs[0].data, *b = call->inputs[1].data;
-  float *y = call->outputs[0].data;
-  for (int64_t i = 0, count = df_elements(&call->outputs[0]); i < count; i++)
+  const float *a = call->inputs[0]->data, *b = call->inputs[1]->data;
+  float *y = call->outputs[0]->data;
+  for (int64_t i = 0, count = df_elements(call->outputs[0]); i < count; i++)
     y[i] = a[i] + b[i];
   return DF_OK;
 }
 
 static const char *one_shape(const df_node *node) {
-  const df_operand *a = &node->inputs[0], *b = &node->inputs[1];
+  const df_operand *a = node->inputs[0], *b = node->inputs[1];
   if (a->rank != b->rank)
     return "remote adds tensors of one shape only";
   for (int32_t axis = 0; axis < a->rank; axis++)
@@ -228,7 +236,7 @@ static const char *one_shape(const df_node *node) {
 
 /* y (M, N) = a (M, K) b (K, N), any strides; sums through a row of doubles in the workspace */
 static df_status matmul_run(const df_call *call) {
-  const df_tensor *a = &call->inputs[0], *b = &call->inputs[1];
+  const df_tensor *a = call->inputs[0], *b = call->inputs[1];
   const int64_t M = a->shape[0], K = a->shape[1], N = b->shape[1];
   double *row = call->workspace;
   for (int64_t m = 0; m < M; m++) {
@@ -240,20 +248,20 @@ static df_status matmul_run(const df_call *call) {
         row[n] += (double)left * ((const float *)b->data)[k * b->strides[0] + n * b->strides[1]];
     }
     for (int64_t n = 0; n < N; n++)
-      ((float *)call->outputs[0].data)[m * N + n] = (float)row[n];
+      ((float *)call->outputs[0]->data)[m * N + n] = (float)row[n];
   }
   return DF_OK;
 }
 
 static df_status matmul_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  out->workspace = node->inputs[1].shape[1] * (int64_t)sizeof(double);
+  out->workspace = node->inputs[1]->shape[1] * (int64_t)sizeof(double);
   return DF_OK;
 }
 
 static const char *of_rank_two(const df_node *node) {
-  return node->inputs[0].rank == 2 && node->inputs[1].rank == 2 ? NULL
-                                                                : "remote takes matrices only";
+  return node->inputs[0]->rank == 2 && node->inputs[1]->rank == 2 ? NULL
+                                                                  : "remote takes matrices only";
 }
 
 #define KERNEL(name_, operands_, ...)                                                              \

@@ -12,7 +12,7 @@ static const int64_t NOTHING[1] = {0};
 
 /* out = x + y, elementwise, over the strides given. */
 static df_status run_add(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->inputs[1], *out = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->inputs[1], *out = call->outputs[0];
   for (int64_t i = 0; i < out->shape[0]; i++)
     ((double *)out->data)[i * out->strides[0]] =
         ((double *)x->data)[i * x->strides[0]] + ((double *)y->data)[i * y->strides[0]];
@@ -25,7 +25,7 @@ static const df_kernel ADD = {.struct_size = sizeof(df_kernel), .name = "add", .
 static df_status run_once(const builder *b, const df_run *given, df_error *error) {
   void *prepared = NULL;
   *error = (df_error){0};
-  df_status status = df_segment_prepare(NULL, &b->body.segment, &prepared, error);
+  df_status status = df_segment_prepare(NULL, &b->segment, &prepared, error);
   if (status)
     return status;
   df_run run = given ? *given : (df_run){0};
@@ -40,18 +40,23 @@ static df_status run_once(const builder *b, const df_run *given, df_error *error
 static df_call seen;
 static df_tensor seen_inputs[3], seen_output;
 static void *seen_prepacked[2];
+static int64_t seen_offsets[2];
 
 static df_status run_look(const df_call *call) {
   seen = *call;
-  memcpy(seen_inputs, call->inputs, sizeof seen_inputs);
-  seen_output = call->outputs[0];
+  for (int i = 0; i < 3; i++)
+    seen_inputs[i] = *call->inputs[i];
+  seen_output = *call->outputs[0];
   memcpy(seen_prepacked, call->prepacked, sizeof seen_prepacked);
+  if (call->prepacked_offsets)
+    memcpy(seen_offsets, call->prepacked_offsets, sizeof seen_offsets);
   return DF_OK;
 }
 
 static void test_a_kernel_is_given_its_operands(void) {
   const df_kernel look = {.struct_size = sizeof(df_kernel), .name = "look", .run = run_look};
-  const df_attribute attribute = {.kind = DF_ATTR_INT, .i = 7};
+  const df_attribute attribute = {.struct_size = sizeof attribute, .kind = DF_ATTR_INT, .i = 7};
+  const df_attribute *const attributes = &attribute;
   double memory[16] = {0}, prepacked[8] = {0};
   builder b;
   begin(&b, 1);
@@ -59,7 +64,7 @@ static void test_a_kernel_is_given_its_operands(void) {
   df_step *step = add_step(&b, &look, 3, 1);
   step->n_prepacks = 2;
   step->state = &b;
-  step->attributes = &attribute;
+  step->attributes = &attributes;
   step->n_attributes = 1;
   add_operand(&b, doubles(a, 2, THREE));
   add_operand(&b, absent());
@@ -74,8 +79,8 @@ static void test_a_kernel_is_given_its_operands(void) {
   CHECK(calls == 6);
   CHECK(seen.struct_size == sizeof(df_call) && seen.n_inputs == 3 && seen.n_outputs == 1);
   CHECK(seen_inputs[0].data == &memory[2] && seen_inputs[0].dtype == DF_FLOAT64);
-  CHECK(seen_inputs[0].bytes == 24 && seen_inputs[0].shape == THREE &&
-        seen_inputs[0].strides == ONE);
+  CHECK(seen_inputs[0].bytes == 24 && seen_inputs[0].item_bytes == 8 &&
+        seen_inputs[0].shape == THREE && seen_inputs[0].strides == ONE);
   CHECK(seen_inputs[1].data == NULL && seen_inputs[1].dtype == DF_NONE);
   CHECK(seen_inputs[2].data == NULL &&
         seen_inputs[2].dtype == DF_FLOAT64); /* present, without elements */
@@ -83,7 +88,7 @@ static void test_a_kernel_is_given_its_operands(void) {
   CHECK(seen_output.data == &memory[8]);
   CHECK(seen.workspace == &memory[10]);
   CHECK(seen_prepacked[0] == &prepacked[0] && seen_prepacked[1] == &prepacked[4]);
-  CHECK(seen.state == &b && seen.attributes == &attribute && seen.n_attributes == 1);
+  CHECK(seen.state == &b && seen.attributes == &attributes && seen.n_attributes == 1);
   CHECK(seen.host == df_host_table() && seen.threads == 2 && seen.step == 0 && seen.error);
 }
 
@@ -92,7 +97,7 @@ static df_status run_see(const df_call *call) {
   return DF_OK;
 }
 
-/* A plugin of an older contract, or of a newer one, calls with tables of its own sizes. */
+/* A plugin of a newer contract calls with larger tables; one that sets no size, not at all. */
 static void test_tables_of_other_sizes_are_read_as_far_as_they_go(void) {
   double memory[2] = {1, 2};
   builder b;
@@ -100,10 +105,9 @@ static void test_tables_of_other_sizes_are_read_as_far_as_they_go(void) {
   int32_t a = arena(&b, memory, sizeof memory, -1);
   df_kernel kernel = {.struct_size = sizeof(df_kernel), .name = "see", .run = run_see};
   add_binary(&b, &kernel, doubles(a, 0, ONE), doubles(a, 0, ONE), doubles(a, 1, ONE));
-  b.body.segment.struct_size = offsetof(df_segment, reserved); /* the oldest */
   int stream;
   df_fault fault;
-  const uint32_t sizes[] = {offsetof(df_run, stream), sizeof(df_run), sizeof(df_run) + 16};
+  const uint32_t sizes[] = {sizeof(df_run), sizeof(df_run) + 16, 0};
   for (int i = 0; i < 3; i++) {
     struct {
       df_run run;
@@ -111,12 +115,49 @@ static void test_tables_of_other_sizes_are_read_as_far_as_they_go(void) {
     } grown = {.run = {.struct_size = sizes[i], .stream = &stream, .fault = &fault}};
     void *prepared = NULL;
     df_error error = {0};
-    CHECK(df_segment_prepare(NULL, &b.body.segment, &prepared, &error) == DF_OK);
-    CHECK(df_segment_run(NULL, prepared, &grown.run, &error) == DF_OK);
-    CHECK(seen.stream == (i ? &stream : NULL) && seen.fault == (i ? &fault : NULL));
+    b.segment.struct_size = (uint32_t)sizeof(df_segment) + (i == 1 ? 16 : 0);
+    CHECK(df_segment_prepare(NULL, &b.segment, &prepared, &error) == DF_OK);
+    CHECK(df_segment_run(NULL, prepared, &grown.run, &error) == (i == 2 ? DF_INVALID : DF_OK));
+    CHECK(seen.stream == &stream && seen.fault == &fault);
     df_segment_release(NULL, prepared);
-    b.body.segment.struct_size = sizeof(df_segment) + 16;
   }
+}
+
+/* On a device with handles nothing is added to them. */
+static void test_a_handle_and_its_offset_stay_apart(void) {
+  char handle;
+  builder body, top;
+  begin(&body, 3);
+  int32_t a = arena(&body, &handle, 64, -1);
+  const df_kernel look = {.struct_size = sizeof(df_kernel), .name = "look", .run = run_look};
+  df_step *step = add_step(&body, &look, 3, 1);
+  step->n_prepacks = 2;
+  df_operand moving = doubles(a, 1, ONE);
+  moving.iteration_stride = 8;
+  add_operand(&body, doubles(a, 3, ONE));
+  add_operand(&body, moving);
+  add_operand(&body, absent());
+  add_operand(&body, doubles(a, 4, ONE));
+  add_operand(&body, doubles(a, 5, ONE));
+  add_operand(&body, doubles(a, 6, ONE));
+  add_operand(&body, doubles(a, 7, ONE));
+  body.buffer_strides[0] = (df_buffer_stride){.operand = 3, .distance = 8};
+  body.body.n_buffer_strides = 1;
+  begin(&top, 1);
+  add_loop(&top, &body);
+  body.segment.flags = top.segment.flags = DF_HANDLES;
+  df_error error;
+  CHECK(run_once(&top, NULL, &error) == DF_OK);
+  CHECK(seen_inputs[0].data == &handle && seen_inputs[0].offset == 24);
+  CHECK(seen_inputs[1].data == &handle && seen_inputs[1].offset == 8 + 2 * 8);
+  CHECK(seen_inputs[2].data == NULL && seen_inputs[2].offset == 0);
+  CHECK(seen_output.data == &handle && seen_output.offset == 32); /* the last iteration is even */
+  CHECK(seen.workspace == &handle && seen.workspace_offset == 40);
+  CHECK(seen_prepacked[0] == &handle && seen_offsets[0] == 48);
+  CHECK(seen_prepacked[1] == &handle && seen_offsets[1] == 56);
+  body.body.kind = DF_WHILE;
+  CHECK(run_once(&top, NULL, &error) == DF_UNSUPPORTED);
+  CHECK_TEXT(error.text, "is behind a handle");
 }
 
 static void test_slots_may_change_between_runs(void) {
@@ -127,7 +168,7 @@ static void test_slots_may_change_between_runs(void) {
   add_binary(&b, &ADD, doubles(a, 0, TWO), doubles(slot, 0, TWO), doubles(slot, 2, TWO));
   void *prepared;
   df_error error = {0};
-  CHECK(df_segment_prepare(NULL, &b.body.segment, &prepared, &error) == DF_OK);
+  CHECK(df_segment_prepare(NULL, &b.segment, &prepared, &error) == DF_OK);
   double *const rounds[] = {first, second, second, first};
   for (int i = 0; i < 4; i++) {
     rounds[i][2] = rounds[i][3] = 0;
@@ -213,7 +254,7 @@ static void test_a_loop_may_lie_in_a_slot(void) {
   add_loop(&top, &body);
   void *prepared;
   df_error error = {0};
-  CHECK(df_segment_prepare(NULL, &top.body.segment, &prepared, &error) == DF_OK);
+  CHECK(df_segment_prepare(NULL, &top.segment, &prepared, &error) == DF_OK);
   for (int i = 0; i < 4; i++) {
     rows *r = &memory[i / 2];
     fill(r, i + 1);
@@ -262,7 +303,7 @@ static void test_a_row_may_be_read_backwards(void) {
 
 /* Fails when its first input is 2. */
 static df_status run_refuse_two(const df_call *call) {
-  if (*(double *)call->inputs[0].data != 2)
+  if (*(double *)call->inputs[0]->data != 2)
     return DF_OK;
   strcpy(call->error->text, "two is refused");
   return DF_INVALID;
@@ -426,9 +467,9 @@ static void test_malformed_segments_are_refused(void) {
   b.steps[0].kernel = NULL;
   check_refused(&b, 0, "neither a kernel nor a body");
   b.steps[0].kernel = &ADD;
-  b.body.segment.struct_size = 8;
+  b.segment.struct_size = 8;
   check_refused(&b, -1, "struct_size 8");
-  b.body.segment.struct_size = sizeof(df_segment);
+  b.segment.struct_size = sizeof(df_segment);
 
   begin(&top, 1);
   add_loop(&top, &b);
@@ -444,6 +485,7 @@ int main(void) {
   alarm(120);
   test_a_kernel_is_given_its_operands();
   test_tables_of_other_sizes_are_read_as_far_as_they_go();
+  test_a_handle_and_its_offset_stay_apart();
   test_slots_may_change_between_runs();
   test_a_loop_moves_rows_and_alternates_carries();
   test_a_loop_may_lie_in_a_slot();

@@ -11,19 +11,19 @@ static const df_host *host;
 static void increment_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count, (void)worker;
   const df_call *call = context;
-  ((double *)call->outputs[0].data)[index] = ((const double *)call->inputs[0].data)[index] + 1;
+  ((double *)call->outputs[0]->data)[index] = ((const double *)call->inputs[0]->data)[index] + 1;
 }
 
 /* out = x + 1, a task for each element. */
 static df_status run_increment(const df_call *call) {
-  call->host->parallel_for(increment_task, (void *)call, df_elements(&call->outputs[0]),
+  call->host->parallel_for(increment_task, (void *)call, df_elements(call->outputs[0]),
                            call->threads);
   return DF_OK;
 }
 
 /* Waits until another thread makes the input 1, then sets it to 2. */
 static df_status run_wait(const df_call *call) {
-  double *x = call->inputs[0].data;
+  double *x = call->inputs[0]->data;
   double one = 1, value;
   do {
     __atomic_load(x, &value, __ATOMIC_ACQUIRE);
@@ -99,7 +99,6 @@ static const df_kernel *const kernels[] = {&increment, &wait_one, &log_it, &coun
 static df_status device_alloc(void *self, int64_t bytes, df_buffer *out, df_error *error) {
   (void)self, (void)error;
   out->base = malloc((size_t)bytes);
-  out->bytes = bytes;
   return out->base ? DF_OK : DF_OUT_OF_MEMORY;
 }
 
@@ -141,8 +140,8 @@ static const df_plugin plugin = {
     .struct_size = sizeof(df_plugin),
 #endif
 #ifdef FAULT_MAJOR
-    .abi_major = DF_ABI_MAJOR + 1,
-    .abi_minor = 3,
+    .abi_major = FAULT_MAJOR,
+    .abi_minor = 5,
 #else
     .abi_major = DF_ABI_MAJOR,
     .abi_minor = DF_ABI_MINOR,

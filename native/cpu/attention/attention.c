@@ -136,12 +136,12 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
 /* From operands and results, of a node or a call, which have the same fields. */
 #define PLAN(p, in, n_in, y)                                                                       \
   do {                                                                                             \
-    (p)->q = df_matrices_of((in)[0].shape, (in)[0].strides, (in)[0].rank);                         \
-    (p)->kt = df_matrices_of((in)[1].shape, (in)[1].strides, (in)[1].rank);                        \
-    (p)->v = df_matrices_of((in)[2].shape, (in)[2].strides, (in)[2].rank);                         \
-    (p)->masked = (n_in) > 3 && (in)[3].dtype != DF_NONE;                                          \
+    (p)->q = df_matrices_of((in)[0]->shape, (in)[0]->strides, (in)[0]->rank);                      \
+    (p)->kt = df_matrices_of((in)[1]->shape, (in)[1]->strides, (in)[1]->rank);                     \
+    (p)->v = df_matrices_of((in)[2]->shape, (in)[2]->strides, (in)[2]->rank);                      \
+    (p)->masked = (n_in) > 3 && (in)[3]->dtype != DF_NONE;                                         \
     if ((p)->masked)                                                                               \
-      (p)->mask = df_matrices_of((in)[3].shape, (in)[3].strides, (in)[3].rank);                    \
+      (p)->mask = df_matrices_of((in)[3]->shape, (in)[3]->strides, (in)[3]->rank);                 \
     plan_sizes(p, (y)->shape, (y)->rank);                                                          \
   } while (0)
 
@@ -361,11 +361,11 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 /* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status run_attention(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   attention run = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TRANSPOSED)},
-                   .q = call->inputs[0].data,
-                   .kt = call->inputs[1].data,
-                   .v = call->inputs[2].data,
+                   .q = call->inputs[0]->data,
+                   .kt = call->inputs[1]->data,
+                   .v = call->inputs[2]->data,
                    .y = y->data,
                    .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
                    .cap = (float)df_attr_float(call, DF_ATTENTION_SOFTCAP),
@@ -374,9 +374,9 @@ static df_status run_attention(const df_call *call) {
   plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, y);
   if (p->masked)
-    run.mask = call->inputs[3].data;
-  if (call->n_outputs > 1 && call->outputs[1].dtype != DF_NONE)
-    run.logsum = call->outputs[1].data;
+    run.mask = call->inputs[3]->data;
+  if (call->n_outputs > 1 && call->outputs[1]->dtype != DF_NONE)
+    run.logsum = call->outputs[1]->data;
   if (p->batch * p->m == 0)
     return DF_OK;
   plan_blocks(p, call->threads, (int32_t)(intptr_t)call->state);
@@ -387,7 +387,7 @@ static df_status run_attention(const df_call *call) {
 static df_status prepare_attention(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   plan p = {.transposed = df_attr_int(node, DF_ATTENTION_TRANSPOSED)};
-  PLAN(&p, node->inputs, node->n_inputs, &node->outputs[0]);
+  PLAN(&p, node->inputs, node->n_inputs, node->outputs[0]);
   plan_blocks(&p, node->threads, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
@@ -396,7 +396,7 @@ static df_status prepare_attention(const df_node *node, df_prepared *out, df_err
 
 static const char *accepts_attention(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].rank > MOST_LEAD + 2)
+    if (node->inputs[i]->rank > MOST_LEAD + 2)
       return "an operand has too many axes";
   return NULL;
 }

@@ -72,13 +72,14 @@ static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides
 }
 
 /* From operands, of a node or a call, which have the same fields. */
-#define OPERAND(in, i) df_matrices_of((in)[i].shape, (in)[i].strides, (in)[i].rank)
+#define OPERAND(in, i) df_matrices_of((in)[i]->shape, (in)[i]->strides, (in)[i]->rank)
 #define PLAN(p, in, n_in, transpose)                                                               \
   do {                                                                                             \
     if (transpose) {                                                                               \
-      (p)->dy =                                                                                    \
-          transposed_heads((in)[DY].shape, (in)[DY].strides, (in)[DY].rank, (p)->transposed[0]);   \
-      (p)->y = transposed_heads((in)[Y].shape, (in)[Y].strides, (in)[Y].rank, (p)->transposed[1]); \
+      (p)->dy = transposed_heads((in)[DY]->shape, (in)[DY]->strides, (in)[DY]->rank,               \
+                                 (p)->transposed[0]);                                              \
+      (p)->y =                                                                                     \
+          transposed_heads((in)[Y]->shape, (in)[Y]->strides, (in)[Y]->rank, (p)->transposed[1]);   \
     } else {                                                                                       \
       (p)->dy = OPERAND(in, DY);                                                                   \
       (p)->y = OPERAND(in, Y);                                                                     \
@@ -86,7 +87,7 @@ static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides
     (p)->q = OPERAND(in, Q);                                                                       \
     (p)->kt = OPERAND(in, KT);                                                                     \
     (p)->v = OPERAND(in, V);                                                                       \
-    (p)->masked = (n_in) > MASK && (in)[MASK].dtype != DF_NONE;                                    \
+    (p)->masked = (n_in) > MASK && (in)[MASK]->dtype != DF_NONE;                                   \
     if ((p)->masked)                                                                               \
       (p)->mask = OPERAND(in, MASK);                                                               \
     plan_sizes(p);                                                                                 \
@@ -167,9 +168,9 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
 /* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status run_attention_grad(const df_call *call) {
-  attention_grad run = {.dq = call->outputs[0].data,
-                        .dk = call->outputs[1].data,
-                        .dv = call->outputs[2].data,
+  attention_grad run = {.dq = call->outputs[0]->data,
+                        .dk = call->outputs[1]->data,
+                        .dv = call->outputs[2]->data,
                         .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
                         .cap = (float)df_attr_float(call, DF_ATTENTION_SOFTCAP),
                         .safe = df_attr_int(call, DF_ATTENTION_SAFE) != 0,
@@ -177,7 +178,7 @@ static df_status run_attention_grad(const df_call *call) {
   plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TRANSPOSED));
   for (int32_t i = 0; i < call->n_inputs; i++)
-    run.in[i] = call->inputs[i].data;
+    run.in[i] = call->inputs[i]->data;
   plan_blocks(p, (int32_t)(intptr_t)call->state);
   df_parallel(call, run_task, &run, p->batch);
   return DF_OK;
@@ -195,7 +196,7 @@ static df_status prepare_attention_grad(const df_node *node, df_prepared *out, d
 
 static const char *accepts_attention_grad(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].rank > MOST_LEAD + 2)
+    if (node->inputs[i]->rank > MOST_LEAD + 2)
       return "an operand has too many axes";
   return NULL;
 }

@@ -64,19 +64,19 @@ static void linear_task(void *context, int64_t index, int64_t count, int32_t wor
 }
 
 static const float *optional(const df_call *call, int32_t index) {
-  return index < call->n_inputs ? call->inputs[index].data : NULL;
+  return index < call->n_inputs ? call->inputs[index]->data : NULL;
 }
 
 static df_status linear_attention_run(const df_call *call) {
-  const df_tensor *q = &call->inputs[0], *v = &call->inputs[2];
+  const df_tensor *q = call->inputs[0], *v = call->inputs[2];
   linear l = {.q = q->data,
-              .k = call->inputs[1].data,
+              .k = call->inputs[1]->data,
               .v = v->data,
-              .state = call->inputs[3].data,
+              .state = call->inputs[3]->data,
               .decay = optional(call, 4),
               .beta = optional(call, 5),
-              .y = call->outputs[0].data,
-              .last = call->outputs[1].data,
+              .y = call->outputs[0]->data,
+              .last = call->outputs[1]->data,
               .scratch = call->workspace,
               .heads = q->shape[0],
               .readers = q->shape[1],
@@ -84,7 +84,7 @@ static df_status linear_attention_run(const df_call *call) {
               .size = q->shape[3],
               .width = v->shape[2]};
   if (l.decay)
-    l.factors = call->inputs[4].shape[2];
+    l.factors = call->inputs[4]->shape[2];
   if (l.heads * l.width == 0)
     return DF_OK;
   const int64_t work = l.heads * (l.length * (l.readers + 3) + 1) * l.size * l.width;
@@ -94,7 +94,7 @@ static df_status linear_attention_run(const df_call *call) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  out->workspace = node->inputs[2].shape[2] * (int64_t)sizeof(float) * node->threads;
+  out->workspace = node->inputs[2]->shape[2] * (int64_t)sizeof(float) * node->threads;
   return DF_OK;
 }
 

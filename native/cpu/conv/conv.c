@@ -21,12 +21,12 @@ static df_shifted shifted_of(const df_conv *conv) {
 }
 
 const char *DF_NAME(df_conv_accepts)(const df_node *node) {
-  return df_conv_accepts_shape(node, &node->inputs[0], &node->inputs[1], &node->outputs[0],
+  return df_conv_accepts_shape(node, node->inputs[0], node->inputs[1], node->outputs[0],
                                DF_CONV_STRIDES);
 }
 
 static df_conv conv_of_node(const df_node *node) {
-  const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
+  const df_operand *x = node->inputs[0], *w = node->inputs[1], *y = node->outputs[0];
   df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes,
                               node->n_attributes, DF_CONV_STRIDES);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
@@ -58,12 +58,8 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   DF_NAME(df_conv_report)(&row, algorithm, out);
   if (algorithm != DF_CONV_SHIFTED) {
     if (!row.uses) {
-      out->n_prepacks = 1;
       out->replaced = 1 << 1;
-      out->prepacks[0] = (df_prepack){.input = 1,
-                                      .kind = algorithm,
-                                      .bytes = DF_NAME(df_conv_prepack_bytes)(&row),
-                                      .prepack = prepack_weight};
+      df_ask_prepack(out, 1, algorithm, DF_NAME(df_conv_prepack_bytes)(&row), prepack_weight);
     }
     out->workspace =
         prepacked_bytes(&row) + DF_NAME(df_conv_algorithm_workspace)(&row, node->threads);
@@ -75,10 +71,10 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
 }
 
 df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t relu) {
-  const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *w = call->inputs[1], *y = call->outputs[0];
   df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes,
                               call->n_attributes, DF_CONV_STRIDES);
-  const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  const float *bias = call->n_inputs > 2 ? call->inputs[2]->data : NULL;
   const float *prepacked = call->prepacked ? call->prepacked[0] : NULL;
   conv.uses = prepacked ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);

@@ -140,12 +140,12 @@ static df_shifted shifted_of(const df_conv *conv) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_conv_accepts_shape(node, &node->outputs[0], &node->inputs[1], &node->inputs[0],
+  return df_conv_accepts_shape(node, node->outputs[0], node->inputs[1], node->inputs[0],
                                DF_CONV_GRAD_INPUT_STRIDES);
 }
 
 static df_conv conv_of_node(const df_node *node) {
-  const df_operand *dy = &node->inputs[0], *w = &node->inputs[1], *dx = &node->outputs[0];
+  const df_operand *dy = node->inputs[0], *w = node->inputs[1], *dx = node->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, node->attributes,
                               node->n_attributes, DF_CONV_GRAD_INPUT_STRIDES);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
@@ -191,12 +191,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   }
   /* Which algorithms there are follows from the attributes: the input's shape is one. */
   if (!conv.uses && plan.prepacked > 0) {
-    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->prepacks[0] = (df_prepack){.input = 1,
-                                    .kind = conv.algorithm,
-                                    .bytes = plan.prepacked * (int64_t)sizeof(float),
-                                    .prepack = prepack_weight};
+    df_ask_prepack(out, 1, conv.algorithm, plan.prepacked * (int64_t)sizeof(float), prepack_weight);
   }
   out->workspace = workspace_of(&plan, node->threads);
   report(&plan, out);
@@ -204,7 +200,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *w = &call->inputs[1], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *w = call->inputs[1], *dx = call->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, call->attributes,
                               call->n_attributes, DF_CONV_GRAD_INPUT_STRIDES);
   const float *prepacked = call->prepacked ? call->prepacked[0] : NULL;

@@ -50,7 +50,7 @@ static int run_amx(const df_call *call, const df_conv *conv, float *dw, const fl
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0], *dy = &node->inputs[1], *dw = &node->outputs[0];
+  const df_operand *x = node->inputs[0], *dy = node->inputs[1], *dw = node->outputs[0];
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, node->attributes,
                               node->n_attributes, DF_CONV_GRAD_WEIGHT_STRIDES);
   conv.precision = node->precision;
@@ -65,7 +65,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *dy = &call->inputs[1], *dw = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *dy = call->inputs[1], *dw = call->outputs[0];
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, call->attributes,
                               call->n_attributes, DF_CONV_GRAD_WEIGHT_STRIDES);
   df_conv_from_state(&conv, call->state);
@@ -85,7 +85,7 @@ static df_status run(const df_call *call) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_conv_accepts_shape(node, &node->inputs[0], &node->outputs[0], &node->inputs[1],
+  return df_conv_accepts_shape(node, node->inputs[0], node->outputs[0], node->inputs[1],
                                DF_CONV_GRAD_WEIGHT_STRIDES);
 }
 

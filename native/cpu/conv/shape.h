@@ -40,8 +40,8 @@ static inline void df_conv_from_state(df_conv *conv, const void *state) {
 /* The attributes strides, pads, dilations and groups begin at |first|. A single long axis is put
  * where rows are, with columns of one element: bands of rows can then split it. */
 static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, const int64_t *y,
-                                   int32_t rank, const df_attribute *attributes, int32_t count,
-                                   int32_t first) {
+                                   int32_t rank, const df_attribute *const *attributes,
+                                   int32_t count, int32_t first) {
   df_conv conv = {.batch = x[0],
                   .groups = df_attribute_int(attributes, count, first + DF_CONV_GROUPS),
                   .channels = weight[1]};

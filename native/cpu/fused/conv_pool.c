@@ -33,7 +33,7 @@ static void rows_of(const df_window *pool, int64_t first, int64_t last, int64_t 
 }
 
 static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
-                      const df_attribute *attributes, int32_t count, int32_t threads) {
+                      const df_attribute *const *attributes, int32_t count, int32_t threads) {
   const int64_t *strides = df_attribute_ints(attributes, count, DF_CONV_STRIDES, NULL);
   const int64_t *pads = df_attribute_ints(attributes, count, DF_CONV_PADS, NULL);
   const int64_t *dilations = df_attribute_ints(attributes, count, DF_CONV_DILATIONS, NULL);
@@ -62,7 +62,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
 }
 
 static both both_of_node(const df_node *node) {
-  const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
+  const df_operand *x = node->inputs[0], *w = node->inputs[1], *y = node->outputs[0];
   both b =
       make_both(x->shape, w->shape, y->shape, node->attributes, node->n_attributes, node->threads);
   b.conv.uses = node->flags >> 1 & 1 ? 0 : b.conv.batch;
@@ -71,7 +71,7 @@ static both both_of_node(const df_node *node) {
 
 /* Whether every window has an element of the plane, and the convolution would use few_channels. */
 static const char *accepts(const df_node *node) {
-  if (node->inputs[0].rank != 4)
+  if (node->inputs[0]->rank != 4)
     return "only two spatial axes are supported";
   const char *reason = df_accepts_elements(node);
   if (reason)
@@ -121,10 +121,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   (void)error;
   both b = both_of_node(node);
   if (!b.conv.uses) {
-    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->prepacks[0] = (df_prepack){
-        .input = 1, .bytes = DF_NAME(df_conv_prepack_bytes)(&b.conv), .prepack = prepack_weight};
+    df_ask_prepack(out, 1, 0, DF_NAME(df_conv_prepack_bytes)(&b.conv), prepack_weight);
   }
   out->workspace =
       (prepacked_floats(&b.conv) + scratch_floats(&b) * node->threads) * (int64_t)sizeof(float);
@@ -166,7 +164,7 @@ static void run_band(void *context, int64_t index, int64_t count, int32_t worker
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *w = call->inputs[1], *y = call->outputs[0];
   band_context bands = {.b = make_both(x->shape, w->shape, y->shape, call->attributes,
                                        call->n_attributes, call->threads),
                         .y = y->data,
@@ -183,7 +181,7 @@ static df_status run(const df_call *call) {
   bands.d = (df_direct){.conv = *conv,
                         .source = x->data,
                         .prepacked = prepacked,
-                        .bias = call->n_inputs > 2 ? call->inputs[2].data : NULL,
+                        .bias = call->n_inputs > 2 ? call->inputs[2]->data : NULL,
                         .relu = 1};
   df_parallel(call, run_band, &bands, conv->batch * conv->groups * bands.b.bands);
   return DF_OK;

@@ -116,7 +116,7 @@ static const char *accepts(const df_node *node, int reduces) {
   if (!DF_NAME(df_reduces)(p.reduction))
     return "its last op is no reduction";
   for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].rank > DF_WALK_RANK)
+    if (node->inputs[i]->rank > DF_WALK_RANK)
       return "an operand has too many axes";
   return NULL;
 }

@@ -13,7 +13,7 @@ static const char *accepts_matmul_bias(const df_node *node) {
   const char *reason = DF_NAME(df_matmul_accepts)(node);
   if (reason)
     return reason;
-  const df_operand *w = &node->inputs[1], *bias = &node->inputs[2];
+  const df_operand *w = node->inputs[1], *bias = node->inputs[2];
   int64_t columns = w->shape[w->rank - 1];
   if (bias->rank < 1 || bias->shape[bias->rank - 1] != columns ||
       df_operand_elements(bias) != columns)
@@ -22,17 +22,17 @@ static const char *accepts_matmul_bias(const df_node *node) {
 }
 
 static df_status run_matmul_bias(const df_call *call) {
-  return DF_NAME(df_matmul_run)(call, call->inputs[2].data, 0);
+  return DF_NAME(df_matmul_run)(call, call->inputs[2]->data, 0);
 }
 
 static df_status run_matmul_bias_relu(const df_call *call) {
-  return DF_NAME(df_matmul_run)(call, call->inputs[2].data, 1);
+  return DF_NAME(df_matmul_run)(call, call->inputs[2]->data, 1);
 }
 
 static df_status run_conv_relu(const df_call *call) { return DF_NAME(df_conv_run)(call, NULL, 1); }
 
 static df_status run_conv_add_relu(const df_call *call) {
-  return DF_NAME(df_conv_run)(call, call->inputs[3].data, 1);
+  return DF_NAME(df_conv_run)(call, call->inputs[3]->data, 1);
 }
 
 DF_KERNELS(fused_gemm) = {&(const df_kernel){.struct_size = sizeof(df_kernel),

@@ -12,14 +12,14 @@
 enum { GRAIN = 128 * 1024 };
 
 static df_product_sizes product_of_node(const df_node *node) {
-  const df_operand *a = &node->inputs[0], *b = &node->inputs[1], *c = &node->outputs[0];
+  const df_operand *a = node->inputs[0], *b = node->inputs[1], *c = node->outputs[0];
   return df_product_sizes_of((df_extent){a->shape, a->strides, a->rank},
                              (df_extent){b->shape, b->strides, b->rank},
                              (df_extent){c->shape, c->strides, c->rank}, b->dtype);
 }
 
 static df_product_sizes product_of_call(const df_call *call) {
-  const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *c = &call->outputs[0];
+  const df_tensor *a = call->inputs[0], *b = call->inputs[1], *c = call->outputs[0];
   return df_product_sizes_of((df_extent){a->shape, a->strides, a->rank},
                              (df_extent){b->shape, b->strides, b->rank},
                              (df_extent){c->shape, c->strides, c->rank}, b->dtype);
@@ -71,10 +71,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu) {
   matmul_context matmul = {.p = product_of_call(call), .workspace = call->workspace};
   const df_product_sizes *p = &matmul.p;
-  matmul.gemm = (df_gemm){.c = call->outputs[0].data,
-                          .a = call->inputs[0].data,
-                          .b = p->b_dtype == DF_FLOAT32 ? call->inputs[1].data : NULL,
-                          .b16 = p->b_dtype == DF_FLOAT32 ? NULL : call->inputs[1].data,
+  matmul.gemm = (df_gemm){.c = call->outputs[0]->data,
+                          .a = call->inputs[0]->data,
+                          .b = p->b_dtype == DF_FLOAT32 ? call->inputs[1]->data : NULL,
+                          .b16 = p->b_dtype == DF_FLOAT32 ? NULL : call->inputs[1]->data,
                           .b16_dtype = p->b_dtype,
                           .m = p->m,
                           .n = p->n,
@@ -132,15 +132,14 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
   const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
   if (bytes && node->flags >> 1 & 1 && df_batch_of(&p.b) == 1) {
-    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->prepacks[0] = (df_prepack){.input = 1, .bytes = bytes, .prepack = prepack_weight};
+    df_ask_prepack(out, 1, 0, bytes, prepack_weight);
   }
   return DF_OK;
 }
 
 const char *DF_NAME(df_matmul_accepts)(const df_node *node) {
-  if (node->inputs[0].rank < 2 || node->inputs[1].rank < 2)
+  if (node->inputs[0]->rank < 2 || node->inputs[1]->rank < 2)
     return "both operands must have at least two axes";
   return NULL;
 }

@@ -143,10 +143,10 @@ static int64_t scratch_of(int64_t n) { return 4 * n * n; }
   }
 
 static df_status run(const df_call *call, df_task task) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t n = x->shape[x->rank - 1];
   matrices m = {.x = x->data,
-                .y = call->outputs[0].data,
+                .y = call->outputs[0]->data,
                 .scratch = call->workspace,
                 .n = n,
                 .count = df_product(x->shape, 0, x->rank - 2)};
@@ -158,7 +158,7 @@ static df_status run(const df_call *call, df_task task) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   out->workspace = scratch_of(x->shape[x->rank - 1]) * (int64_t)sizeof(double) * node->threads;
   return DF_OK;
 }

@@ -58,7 +58,7 @@ static int64_t pair_of(const dft *d, int64_t c) {
   static df_status dft_##type##_run(const df_call *call) { return run(call, task_##type); }
 
 static df_status run(const df_call *call, df_task task) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t elements = df_elements(x);
   if (elements == 0)
     return DF_OK;
@@ -66,7 +66,7 @@ static df_status run(const df_call *call, df_task task) {
   const df_transform *t = call->state;
   dft d = {.t = t,
            .x = x->data,
-           .y = call->outputs[0].data,
+           .y = call->outputs[0]->data,
            .scratch = call->workspace,
            .columns = columns_of(t->points),
            .inner = df_product(x->shape, axis + 1, x->rank - 1),
@@ -80,7 +80,7 @@ static df_status run(const df_call *call, df_task task) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   const int64_t axis = df_axis(node, DF_DFT_AXIS, x->rank);
   if (df_product(x->shape, 0, x->rank) == 0)
     return DF_OK;

@@ -104,7 +104,7 @@ DF_DEFINE_BINARY(pow_f64, double, double, pow(a, b))
 
 /* |low| and |high| hold a scalar or are absent. */
 static inline const void *bound(const df_call *call, int32_t index) {
-  return index < call->n_inputs ? call->inputs[index].data : NULL;
+  return index < call->n_inputs ? call->inputs[index]->data : NULL;
 }
 
 #define DEFINE_CLIP(type, T, least, most)                                                          \

@@ -79,10 +79,10 @@ DF_DEFINE_BINARY(pow_u64, uint64_t, uint64_t, power(a, b))
 #define DEFINE_CLIP(type, T, least, most)                                                          \
   DF_ROWS(clip_##type) {                                                                           \
     (void)step;                                                                                    \
-    const int has_low = call->n_inputs > 1 && call->inputs[1].data,                                \
-              has_high = call->n_inputs > 2 && call->inputs[2].data;                               \
-    const T low = has_low ? *(const T *)call->inputs[1].data : (least);                            \
-    const T high = has_high ? *(const T *)call->inputs[2].data : (most);                           \
+    const int has_low = call->n_inputs > 1 && call->inputs[1]->data,                               \
+              has_high = call->n_inputs > 2 && call->inputs[2]->data;                              \
+    const T low = has_low ? *(const T *)call->inputs[1]->data : (least);                           \
+    const T high = has_high ? *(const T *)call->inputs[2]->data : (most);                          \
     DF_LOOP_1(T, T, (x < low ? low : x) > high ? high : (x < low ? low : x))                       \
   }                                                                                                \
   DF_ROWS_RUN(clip_##type, 1)

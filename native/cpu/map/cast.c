@@ -280,7 +280,7 @@ static void cast_rows(void *out, const void *const *in, const int64_t *step, int
   (void)step;
   const df_fit fit = {.saturate = df_attr_int(call, DF_CAST_SATURATE) != 0,
                       .rounding = rounding_of(call)};
-  DF_NAME(df_convert)(out, call->outputs[0].dtype, in[0], call->inputs[0].dtype, n, fit);
+  DF_NAME(df_convert)(out, call->outputs[0]->dtype, in[0], call->inputs[0]->dtype, n, fit);
 }
 
 static df_status cast_run(const df_call *call) { return df_map_run(call, 1, cast_rows); }
@@ -290,7 +290,7 @@ static void bitcast_rows(void *out, const void *const *in, const int64_t *step, 
                          const df_call *call) {
   (void)step;
   if (out != in[0])
-    memcpy(out, in[0], (size_t)(n * df_item_bytes(call->outputs[0].dtype)));
+    memcpy(out, in[0], (size_t)(n * df_item_bytes(call->outputs[0]->dtype)));
 }
 
 static df_status bitcast_run(const df_call *call) { return df_map_run(call, 1, bitcast_rows); }

@@ -67,7 +67,7 @@ DEFINE_WHERE(where_64, uint64_t)
 DEFINE_WHERE(where_128, pair)
 
 DF_ROWS(where) {
-  switch (df_item_bytes(call->outputs[0].dtype)) {
+  switch (df_item_bytes(call->outputs[0]->dtype)) {
   case 1:
     where_8(out, in[0], in[1], in[2], step, n);
     break;

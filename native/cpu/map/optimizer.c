@@ -66,14 +66,14 @@ static void adamw_task(void *context, int64_t index, int64_t count, int32_t work
 
 /* sgd_step(param, grad, velocity?, hyper, scale; momentum, nesterov) -> param', velocity'? */
 static df_status sgd_run(const df_call *call) {
-  const float *hyper = call->inputs[3].data;
-  step_context s = {.param = call->outputs[0].data,
-                    .first = call->n_outputs > 1 ? call->outputs[1].data : NULL,
-                    .old_param = call->inputs[0].data,
-                    .grad = call->inputs[1].data,
-                    .old_first = call->inputs[2].data,
-                    .count = df_elements(&call->inputs[0]),
-                    .sgd = {.scale = *(const float *)call->inputs[4].data,
+  const float *hyper = call->inputs[3]->data;
+  step_context s = {.param = call->outputs[0]->data,
+                    .first = call->n_outputs > 1 ? call->outputs[1]->data : NULL,
+                    .old_param = call->inputs[0]->data,
+                    .grad = call->inputs[1]->data,
+                    .old_first = call->inputs[2]->data,
+                    .count = df_elements(call->inputs[0]),
+                    .sgd = {.scale = *(const float *)call->inputs[4]->data,
                             .rate = hyper[0],
                             .decay = hyper[1],
                             .momentum = (float)df_attr_float(call, DF_SGD_STEP_MOMENTUM)},
@@ -87,16 +87,16 @@ static df_status sgd_run(const df_call *call) {
 
 /* adamw_step(param, grad, m, v, hyper, scale; beta1, beta2, epsilon) -> param', m', v' */
 static df_status adamw_run(const df_call *call) {
-  step_context s = {.param = call->outputs[0].data,
-                    .first = call->outputs[1].data,
-                    .second = call->outputs[2].data,
-                    .old_param = call->inputs[0].data,
-                    .grad = call->inputs[1].data,
-                    .old_first = call->inputs[2].data,
-                    .old_second = call->inputs[3].data,
-                    .count = df_elements(&call->inputs[0]),
-                    .adamw = df_adamw_make(df_adamw_read(call), call->inputs[4].data,
-                                           *(const float *)call->inputs[5].data)};
+  step_context s = {.param = call->outputs[0]->data,
+                    .first = call->outputs[1]->data,
+                    .second = call->outputs[2]->data,
+                    .old_param = call->inputs[0]->data,
+                    .grad = call->inputs[1]->data,
+                    .old_first = call->inputs[2]->data,
+                    .old_second = call->inputs[3]->data,
+                    .count = df_elements(call->inputs[0]),
+                    .adamw = df_adamw_make(df_adamw_read(call), call->inputs[4]->data,
+                                           *(const float *)call->inputs[5]->data)};
   df_parallel(call, adamw_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;
 }
@@ -120,14 +120,14 @@ static void square_task(void *context, int64_t index, int64_t count, int32_t wor
 
 /* square_sum(x, before?) -> before + the sum of x^2 */
 static df_status square_run(const df_call *call) {
-  const float *before = call->inputs[1].data;
-  square_context s = {.x = call->inputs[0].data, .count = df_elements(&call->inputs[0])};
+  const float *before = call->inputs[1]->data;
+  square_context s = {.x = call->inputs[0]->data, .count = df_elements(call->inputs[0])};
   const int64_t partials = df_max(1, df_min(MOST_PARTIALS, s.count / DF_GRAIN));
   df_parallel(call, square_task, &s, partials);
   double total = before ? (double)*before : 0.0;
   for (int64_t i = 0; i < partials; i++)
     total += s.partials[i];
-  *(float *)call->outputs[0].data = (float)total;
+  *(float *)call->outputs[0]->data = (float)total;
   return DF_OK;
 }
 

@@ -96,11 +96,11 @@ static void encode_task(void *context, int64_t index, int64_t count, int32_t wor
 
 /* encode_blocks(x, code; block) -> codes, scales */
 static df_status encode_run(const df_call *call) {
-  blocks_context s = {.x = call->inputs[0].data,
-                      .code = call->inputs[1].data,
-                      .new_codes = call->outputs[0].data,
-                      .new_scales = call->outputs[1].data,
-                      .count = df_elements(&call->inputs[0]),
+  blocks_context s = {.x = call->inputs[0]->data,
+                      .code = call->inputs[1]->data,
+                      .new_codes = call->outputs[0]->data,
+                      .new_scales = call->outputs[1]->data,
+                      .count = df_elements(call->inputs[0]),
                       .block = df_attr_int(call, DF_ENCODE_BLOCKS_BLOCK)};
   fill_tables(&s);
   df_parallel(call, encode_task, &s, df_task_count(call, s.count, DF_GRAIN / 8));
@@ -125,11 +125,11 @@ static void decode_task(void *context, int64_t index, int64_t count, int32_t wor
 
 /* decode_blocks(codes, scales, code; block) -> y */
 static df_status decode_run(const df_call *call) {
-  blocks_context s = {.codes = call->inputs[0].data,
-                      .scales = call->inputs[1].data,
-                      .code = call->inputs[2].data,
-                      .y = call->outputs[0].data,
-                      .count = df_elements(&call->inputs[0]),
+  blocks_context s = {.codes = call->inputs[0]->data,
+                      .scales = call->inputs[1]->data,
+                      .code = call->inputs[2]->data,
+                      .y = call->outputs[0]->data,
+                      .count = df_elements(call->inputs[0]),
                       .block = df_attr_int(call, DF_DECODE_BLOCKS_BLOCK)};
   df_parallel(call, decode_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;

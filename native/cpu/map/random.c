@@ -85,8 +85,8 @@ static df_status generate(const df_call *call, generator *g, const df_tensor *ke
   g->seed = words[0];
   g->step = (uint32_t)words[1];
   g->stream = (uint32_t)stream;
-  g->out = call->outputs[0].data;
-  g->count = df_elements(&call->outputs[0]);
+  g->out = call->outputs[0]->data;
+  g->count = df_elements(call->outputs[0]);
   df_parallel(call, generate_task, g, df_task_count(call, g->count, DF_GRAIN / 4));
   return DF_OK;
 }
@@ -96,7 +96,7 @@ static df_status random_uniform_run(const df_call *call) {
   const double low = df_attr_float(call, DF_RANDOM_UNIFORM_LOW),
                high = df_attr_float(call, DF_RANDOM_UNIFORM_HIGH);
   generator g = {.make = uniform, .a = (float)low, .b = (float)(high - low)};
-  return generate(call, &g, &call->inputs[0], df_attr_int(call, DF_RANDOM_UNIFORM_STREAM));
+  return generate(call, &g, call->inputs[0], df_attr_int(call, DF_RANDOM_UNIFORM_STREAM));
 }
 
 /* random_normal(key; shape, mean, scale, dtype, stream) */
@@ -104,17 +104,17 @@ static df_status random_normal_run(const df_call *call) {
   generator g = {.make = normal,
                  .a = (float)df_attr_float(call, DF_RANDOM_NORMAL_MEAN),
                  .b = (float)df_attr_float(call, DF_RANDOM_NORMAL_SCALE)};
-  return generate(call, &g, &call->inputs[0], df_attr_int(call, DF_RANDOM_NORMAL_STREAM));
+  return generate(call, &g, call->inputs[0], df_attr_int(call, DF_RANDOM_NORMAL_STREAM));
 }
 
 /* dropout(x, key; ratio, stream); with ratio 1 nothing stays. */
 static df_status dropout_run(const df_call *call) {
   const double ratio = df_attr_float(call, DF_DROPOUT_RATIO);
   generator g = {.make = drop,
-                 .x = call->inputs[0].data,
+                 .x = call->inputs[0]->data,
                  .a = (float)ratio,
                  .b = ratio < 1.0 ? (float)(1.0 / (1.0 - ratio)) : 0.0f};
-  return generate(call, &g, &call->inputs[1], df_attr_int(call, DF_DROPOUT_STREAM));
+  return generate(call, &g, call->inputs[1], df_attr_int(call, DF_DROPOUT_STREAM));
 }
 
 DF_KERNELS(random) = {DF_KERNEL("random_uniform", "f32", "u64->f32", NULL, random_uniform_run),

@@ -37,7 +37,7 @@ static uint32_t draw(mersenne *m) {
 }
 
 static df_status mersenne_uniform_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const int64_t count = df_elements(y);
   double *out = y->data;
   mersenne m;

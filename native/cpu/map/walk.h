@@ -36,7 +36,7 @@ typedef struct df_walk {
 
 /* Plans the walk over |shape|; inputs broadcast to it as in NumPy. The output has elements. */
 static inline void df_walk_plan(df_walk *walk, const int64_t *shape, int32_t rank,
-                                const df_tensor *inputs, int32_t n_inputs) {
+                                const df_tensor *const *inputs, int32_t n_inputs) {
   walk->rank = 0;
   walk->inputs = n_inputs;
   for (int32_t axis = 0; axis < rank; axis++) {
@@ -45,8 +45,8 @@ static inline void df_walk_plan(df_walk *walk, const int64_t *shape, int32_t ran
     int32_t last = walk->rank - 1;
     int merge = last >= 0;
     for (int32_t i = 0; i < n_inputs; i++) {
-      int32_t own = axis - (rank - inputs[i].rank);
-      int64_t stride = own < 0 || inputs[i].shape[own] == 1 ? 0 : inputs[i].strides[own];
+      int32_t own = axis - (rank - inputs[i]->rank);
+      int64_t stride = own < 0 || inputs[i]->shape[own] == 1 ? 0 : inputs[i]->strides[own];
       walk->strides[i][walk->rank] = stride;
       merge = merge && walk->strides[i][last] == stride * shape[axis];
     }
@@ -259,12 +259,12 @@ static inline df_map df_map_make(const df_call *call, int32_t n_inputs, df_rows 
   df_map map = {.rows = rows,
                 .call = call,
                 .count = df_product(shape, 0, rank),
-                .out = call->outputs[0].data,
-                .out_item = df_item_bytes(call->outputs[0].dtype),
+                .out = call->outputs[0]->data,
+                .out_item = df_item_bytes(call->outputs[0]->dtype),
                 .n_inputs = n_inputs};
   int flat = 1, any = 0;
   for (int32_t i = 0; i < n_inputs; i++) {
-    const df_tensor *x = &call->inputs[i];
+    const df_tensor *x = call->inputs[i];
     map.in[i] = x->data;
     map.item[i] = df_item_bytes(x->dtype);
     map.step[i] = df_is_flat(x, map.count);
@@ -281,7 +281,7 @@ static inline df_map df_map_make(const df_call *call, int32_t n_inputs, df_rows 
 /* The general case of df_map_run: large or strided. */
 static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32_t n_inputs,
                                                       df_rows rows, int64_t count) {
-  const df_tensor *out = &call->outputs[0];
+  const df_tensor *out = call->outputs[0];
   df_walk walk;
   df_map map = df_map_make(call, n_inputs, rows, out->shape, out->rank, &walk);
   df_parallel(call, df_map_task, &map, df_task_count(call, count, DF_GRAIN / 2));
@@ -290,17 +290,17 @@ static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32
 
 /* out = rows(inputs[0..n_inputs)); the short cut keeps calls on a few elements cheap. */
 static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_rows rows) {
-  int64_t count = df_elements(&call->outputs[0]);
+  int64_t count = df_elements(call->outputs[0]);
   if (count < DF_GRAIN) {
     const void *in[DF_WALK_INPUTS];
     const int64_t step[DF_WALK_INPUTS] = {1, 1, 1, 1, 1, 1};
     int flat = 1;
     for (int32_t i = 0; i < n_inputs; i++) {
-      in[i] = call->inputs[i].data;
-      flat = flat && df_is_flat(&call->inputs[i], count);
+      in[i] = call->inputs[i]->data;
+      flat = flat && df_is_flat(call->inputs[i], count);
     }
     if (flat) {
-      rows(call->outputs[0].data, in, step, count, call);
+      rows(call->outputs[0]->data, in, step, count, call);
       return DF_OK;
     }
     if (count == 0)

@@ -16,11 +16,11 @@
 enum { CACHE_FLOATS = 3 << 17 /* 1.5 MiB of the second cache */ };
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : NULL;
+  return node->inputs[0]->rank < 2 ? "x must have a batch and a channel axis" : NULL;
 }
 
 static const char *accepts_grad(const df_node *node) {
-  return node->inputs[1].rank < 2 ? "x must have a batch and a channel axis" : NULL;
+  return node->inputs[1]->rank < 2 ? "x must have a batch and a channel axis" : NULL;
 }
 
 /* ---- y = (x - mean) * factor + bias --------------------------------------------------------- */
@@ -80,21 +80,21 @@ static void normalize(const df_call *call, affine *a) {
 
 static df_status prepare_inference(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  out->workspace = node->inputs[0].shape[1] * (int64_t)sizeof(float);
+  out->workspace = node->inputs[0]->shape[1] * (int64_t)sizeof(float);
   return DF_OK;
 }
 
 static df_status run_inference(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
-  const float *scale = call->inputs[1].data, *variance = call->inputs[4].data;
+  const df_tensor *x = call->inputs[0];
+  const float *scale = call->inputs[1]->data, *variance = call->inputs[4]->data;
   double epsilon = df_attr_float(call, DF_BATCH_NORM_EPSILON);
   float *factor = call->workspace;
-  affine a = {.y = call->outputs[0].data,
+  affine a = {.y = call->outputs[0]->data,
               .x = x->data,
               .l = df_channels_of(x->shape, x->rank),
-              .mean = call->inputs[3].data,
+              .mean = call->inputs[3]->data,
               .factor = factor,
-              .bias = call->inputs[2].data};
+              .bias = call->inputs[2]->data};
   for (int64_t c = 0; c < a.l.channels; c++)
     factor[c] = (float)(scale[c] / sqrt(variance[c] + epsilon));
   normalize(call, &a);
@@ -116,7 +116,7 @@ static int64_t next_channel(const df_statistics *s, int64_t tensors) {
 /* The workspace: results of the partials, then mean and factor per channel. */
 static df_status prepare_train(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  df_channels l = df_channels_of(node->inputs[0].shape, node->inputs[0].rank);
+  df_channels l = df_channels_of(node->inputs[0]->shape, node->inputs[0]->rank);
   out->workspace = df_partials_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
@@ -142,9 +142,9 @@ typedef struct train {
  * the same where it is known. */
 static void set_moments(const train *t, int64_t c, double mean, double variance, float inv_std) {
   t->mean[c] = (float)mean;
-  t->factor[c] = (float)((double)((const float *)t->call->inputs[1].data)[c] * inv_std);
-  blend(&t->call->outputs[1], &t->call->inputs[3], c, mean, t->momentum);
-  blend(&t->call->outputs[2], &t->call->inputs[4], c, variance, t->momentum);
+  t->factor[c] = (float)((double)((const float *)t->call->inputs[1]->data)[c] * inv_std);
+  blend(t->call->outputs[1], t->call->inputs[3], c, mean, t->momentum);
+  blend(t->call->outputs[2], t->call->inputs[4], c, variance, t->momentum);
   if (t->saved_mean)
     t->saved_mean[c] = (float)mean;
   if (t->saved_inv_std)
@@ -180,27 +180,27 @@ static void train_task(void *context, int64_t index, int64_t count, int32_t work
 }
 
 static df_status run_train(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   df_channels l = df_channels_of(x->shape, x->rank);
   train t = {.call = call,
              .s = {.x = x->data,
                    .l = l,
                    .partials = df_partials_of(&l, call->threads),
                    .result = call->workspace},
-             .saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL,
-             .saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL,
+             .saved_mean = call->n_outputs > 3 ? call->outputs[3]->data : NULL,
+             .saved_inv_std = call->n_outputs > 4 ? call->outputs[4]->data : NULL,
              .epsilon = df_attr_float(call, DF_BATCH_NORM_EPSILON),
              .momentum = df_attr_float(call, DF_BATCH_NORM_TRAIN_MOMENTUM)};
   t.mean = (float *)(t.s.result + 2 * l.channels * t.s.partials.count);
   t.factor = t.mean + l.channels;
-  t.a = (affine){.y = call->outputs[0].data,
+  t.a = (affine){.y = call->outputs[0]->data,
                  .x = x->data,
                  .l = l,
                  .mean = t.mean,
                  .factor = t.factor,
-                 .bias = call->inputs[2].data};
-  if (call->n_inputs > 6 && call->inputs[6].data) { /* the moments are known */
-    const float *mean = call->inputs[5].data, *inv_std = call->inputs[6].data;
+                 .bias = call->inputs[2]->data};
+  if (call->n_inputs > 6 && call->inputs[6]->data) { /* the moments are known */
+    const float *mean = call->inputs[5]->data, *inv_std = call->inputs[6]->data;
     for (int64_t c = 0; c < l.channels; c++) {
       double variance = 1.0 / ((double)inv_std[c] * inv_std[c]) - t.epsilon;
       set_moments(&t, c, mean[c], variance, inv_std[c]);
@@ -298,25 +298,25 @@ static void backward_channels(void *context, int64_t index, int64_t count, int32
 /* The workspace: results of the partials, then factor, slope and shift per channel. */
 static df_status prepare_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  df_channels l = df_channels_of(node->inputs[1].shape, node->inputs[1].rank);
+  df_channels l = df_channels_of(node->inputs[1]->shape, node->inputs[1]->rank);
   out->workspace = df_partials_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
 
 static df_status run_grad(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
+  const df_tensor *x = call->inputs[1];
   df_channels l = df_channels_of(x->shape, x->rank);
   backward b = {.s = {.x = x->data,
-                      .dy = call->inputs[0].data,
-                      .mean = call->inputs[3].data,
+                      .dy = call->inputs[0]->data,
+                      .mean = call->inputs[3]->data,
                       .l = l,
                       .partials = df_partials_of(&l, call->threads),
                       .result = call->workspace},
-                .dx = call->outputs[0].data,
-                .dscale = call->n_outputs > 1 ? call->outputs[1].data : NULL,
-                .dbias = call->n_outputs > 2 ? call->outputs[2].data : NULL,
-                .scale = call->inputs[2].data,
-                .inv_std = call->inputs[4].data};
+                .dx = call->outputs[0]->data,
+                .dscale = call->n_outputs > 1 ? call->outputs[1]->data : NULL,
+                .dbias = call->n_outputs > 2 ? call->outputs[2]->data : NULL,
+                .scale = call->inputs[2]->data,
+                .inv_std = call->inputs[4]->data};
   b.factor = (float *)(b.s.result + 2 * l.channels * b.s.partials.count);
   b.slope = b.factor + l.channels;
   b.shift = b.slope + l.channels;

@@ -85,7 +85,7 @@ static void norm_task(void *context, int64_t index, int64_t count, int32_t worke
 }
 
 static const float *optional_input(const df_call *call, int32_t index) {
-  return index < call->n_inputs ? call->inputs[index].data : NULL;
+  return index < call->n_inputs ? call->inputs[index]->data : NULL;
 }
 
 /* Elements before the axis where a row begins. */
@@ -94,17 +94,17 @@ static int64_t row_count(const df_call *call, const df_tensor *x) {
 }
 
 static df_status norm_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t elements = df_elements(x);
   if (elements == 0) { /* rows of no elements have no mean: zeros */
     for (int32_t i = 1; i < 3; i++)
-      if (call->outputs[i].data)
-        memset(call->outputs[i].data, 0, (size_t)row_count(call, x) * sizeof(float));
+      if (call->outputs[i]->data)
+        memset(call->outputs[i]->data, 0, (size_t)row_count(call, x) * sizeof(float));
     return DF_OK;
   }
-  norm s = {.y = call->outputs[0].data,
-            .mean = call->outputs[1].data,
-            .inverse = call->outputs[2].data,
+  norm s = {.y = call->outputs[0]->data,
+            .mean = call->outputs[1]->data,
+            .inverse = call->outputs[2]->data,
             .x = x->data,
             .scale = optional_input(call, 1),
             .bias = optional_input(call, 2),
@@ -196,9 +196,9 @@ static void grad_task(void *context, int64_t index, int64_t count, int32_t worke
 
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  if (node->outputs[1].dtype == DF_NONE && node->outputs[2].dtype == DF_NONE)
+  if (node->outputs[1]->dtype == DF_NONE && node->outputs[2]->dtype == DF_NONE)
     return DF_OK;
-  const df_operand *x = &node->inputs[1];
+  const df_operand *x = node->inputs[1];
   const int64_t axis = df_axis(node, DF_LAYER_NORM_AXIS, x->rank);
   const int64_t rows = df_product(x->shape, 0, axis), n = df_product(x->shape, axis, x->rank);
   const int64_t each = 2 * n * (int64_t)(sizeof(double) + sizeof(float));
@@ -207,23 +207,23 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *e
 }
 
 static df_status grad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
-  float *dscale = call->outputs[1].data, *dbias = call->outputs[2].data;
+  const df_tensor *x = call->inputs[1];
+  float *dscale = call->outputs[1]->data, *dbias = call->outputs[2]->data;
   const int64_t elements = df_elements(x);
   const int64_t axis = df_axis(call, DF_LAYER_NORM_AXIS, x->rank);
   const int64_t n = df_product(x->shape, axis, x->rank);
   if (elements == 0) {
     for (int32_t i = 1; i < 3; i++)
-      if (call->outputs[i].data && n > 0)
-        memset(call->outputs[i].data, 0, (size_t)n * sizeof(float));
+      if (call->outputs[i]->data && n > 0)
+        memset(call->outputs[i]->data, 0, (size_t)n * sizeof(float));
     return DF_OK;
   }
-  norm_grad s = {.dx = call->outputs[0].data,
-                 .dy = call->inputs[0].data,
+  norm_grad s = {.dx = call->outputs[0]->data,
+                 .dy = call->inputs[0]->data,
                  .x = x->data,
-                 .scale = call->inputs[2].data,
-                 .mean = call->inputs[3].data,
-                 .inverse = call->inputs[4].data,
+                 .scale = call->inputs[2]->data,
+                 .mean = call->inputs[3]->data,
+                 .inverse = call->inputs[4]->data,
                  .rows = elements / n,
                  .n = n,
                  .center = df_attr_int(call, DF_LAYER_NORM_CENTER)};

@@ -150,18 +150,18 @@ static df_status run(const df_call *call, loss_context *loss, df_task task) {
 
 /* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, lse? */
 static df_status forward_run(const df_call *call) {
-  loss_context loss = describe(call, &call->inputs[0], &call->inputs[1]);
-  loss.loss = call->outputs[0].data;
-  loss.lse = call->n_outputs > 1 ? call->outputs[1].data : NULL;
+  loss_context loss = describe(call, call->inputs[0], call->inputs[1]);
+  loss.loss = call->outputs[0]->data;
+  loss.lse = call->n_outputs > 1 ? call->outputs[1]->data : NULL;
   return run(call, &loss, forward_task);
 }
 
 /* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
 static df_status gradient_run(const df_call *call) {
-  loss_context loss = describe(call, &call->inputs[1], &call->inputs[2]);
-  loss.dloss = call->inputs[0].data;
-  loss.given_lse = call->inputs[3].data;
-  loss.dx = call->outputs[0].data;
+  loss_context loss = describe(call, call->inputs[1], call->inputs[2]);
+  loss.dloss = call->inputs[0]->data;
+  loss.given_lse = call->inputs[3]->data;
+  loss.dx = call->outputs[0]->data;
   return run(call, &loss, gradient_task);
 }
 

@@ -164,11 +164,11 @@ static int64_t bytes_of(int64_t most, int64_t rows) {
 }
 
 static ctc describe(const df_call *call, int64_t first, int64_t rows) {
-  const df_tensor *p = &call->inputs[first], *labels = &call->inputs[first + 1];
+  const df_tensor *p = call->inputs[first], *labels = call->inputs[first + 1];
   return (ctc){.p = p->data,
                .labels = labels,
-               .lengths = &call->inputs[first + 2],
-               .counts = &call->inputs[first + 3],
+               .lengths = call->inputs[first + 2],
+               .counts = call->inputs[first + 3],
                .batch = p->shape[0],
                .time = p->shape[1],
                .classes = p->shape[2],
@@ -188,20 +188,20 @@ static df_status run(const df_call *call, ctc *c, df_task task) {
 /* ctc_loss(log_probs, labels, lengths, label_lengths; blank) -> loss */
 static df_status forward_run(const df_call *call) {
   ctc c = describe(call, 0, 2);
-  c.loss = call->outputs[0].data;
+  c.loss = call->outputs[0]->data;
   return run(call, &c, forward_task);
 }
 
 /* ctc_loss_grad(dloss, log_probs, labels, lengths, label_lengths; blank) -> dlog_probs */
 static df_status gradient_run(const df_call *call) {
-  ctc c = describe(call, 1, call->inputs[1].shape[1] + 1);
-  c.dloss = call->inputs[0].data;
-  c.dp = call->outputs[0].data;
+  ctc c = describe(call, 1, call->inputs[1]->shape[1] + 1);
+  c.dloss = call->inputs[0]->data;
+  c.dp = call->outputs[0]->data;
   return run(call, &c, gradient_task);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, int64_t first, int64_t rows) {
-  const int64_t each = df_round_up(bytes_of(node->inputs[first + 1].shape[1], rows), 64);
+  const int64_t each = df_round_up(bytes_of(node->inputs[first + 1]->shape[1], rows), 64);
   out->workspace = df_times(each, node->threads);
   return DF_OK;
 }
@@ -213,7 +213,7 @@ static df_status forward_prepare(const df_node *node, df_prepared *out, df_error
 
 static df_status gradient_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  return prepare(node, out, 1, df_plus(node->inputs[1].shape[1], 1));
+  return prepare(node, out, 1, df_plus(node->inputs[1]->shape[1], 1));
 }
 
 #define KERNEL(op_, operands_, prepare_, run_)                                                     \

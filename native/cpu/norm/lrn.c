@@ -120,21 +120,21 @@ static df_status run(const df_call *call, normalization *j, const df_tensor *x) 
 }
 
 static df_status run_forward(const df_call *call) {
-  normalization j = {.y = call->outputs[0].data,
-                     .scale = call->n_outputs > 1 ? call->outputs[1].data : NULL};
-  return run(call, &j, &call->inputs[0]);
+  normalization j = {.y = call->outputs[0]->data,
+                     .scale = call->n_outputs > 1 ? call->outputs[1]->data : NULL};
+  return run(call, &j, call->inputs[0]);
 }
 
 static df_status run_backward(const df_call *call) {
-  normalization j = {.dx = call->outputs[0].data,
-                     .dy = call->inputs[0].data,
-                     .old_y = call->inputs[2].data,
-                     .old_scale = call->inputs[3].data};
-  return run(call, &j, &call->inputs[1]);
+  normalization j = {.dx = call->outputs[0]->data,
+                     .dy = call->inputs[0]->data,
+                     .old_y = call->inputs[2]->data,
+                     .old_scale = call->inputs[3]->data};
+  return run(call, &j, call->inputs[1]);
 }
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : NULL;
+  return node->inputs[0]->rank < 2 ? "x must have a batch and a channel axis" : NULL;
 }
 
 DF_KERNELS(lrn) = {

@@ -171,13 +171,13 @@ static void log_softmax_grad_columns(float *dx, const float *dy, const float *y,
   static df_status name##_run(const df_call *call) { return run(call, name##_task); }
 
 static df_status run(const df_call *call, df_task task) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_SOFTMAX_AXIS, y->rank), elements = df_elements(y);
   if (elements == 0)
     return DF_OK;
   softmax_context context = {.out = y->data,
-                             .a = call->inputs[0].data,
-                             .b = call->inputs[call->n_inputs - 1].data,
+                             .a = call->inputs[0]->data,
+                             .b = call->inputs[call->n_inputs - 1]->data,
                              .outer = df_product(y->shape, 0, axis),
                              .size = y->rank ? y->shape[axis] : 1,
                              .inner = df_product(y->shape, axis + 1, y->rank)};

@@ -29,8 +29,8 @@ typedef struct pooling {
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
 /* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
-static df_window window_of(const df_attribute *a, int32_t n, int32_t first, const int64_t *in,
-                           const int64_t *out, int32_t rank) {
+static df_window window_of(const df_attribute *const *a, int32_t n, int32_t first,
+                           const int64_t *in, const int64_t *out, int32_t rank) {
   return df_window_make(rank - 2, in + 2, out + 2,
                         df_attribute_ints(a, n, first + DF_MAX_POOL_KERNEL, NULL),
                         df_attribute_ints(a, n, first + DF_MAX_POOL_STRIDES, NULL),
@@ -39,7 +39,7 @@ static df_window window_of(const df_attribute *a, int32_t n, int32_t first, cons
 }
 
 static const char *check_rank(const df_node *node) {
-  const int32_t rank = node->inputs[0].rank;
+  const int32_t rank = node->inputs[0]->rank;
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
   return df_accepts_elements(node);
@@ -56,11 +56,11 @@ static const char *check_window(const df_node *node, int32_t first, const df_ope
 }
 
 static const char *accepts(const df_node *node) {
-  return check_window(node, DF_MAX_POOL_KERNEL, &node->inputs[0], &node->outputs[0]);
+  return check_window(node, DF_MAX_POOL_KERNEL, node->inputs[0], node->outputs[0]);
 }
 
 static const char *accepts_avg_grad(const df_node *node) {
-  return check_window(node, DF_AVG_POOL_GRAD_KERNEL, &node->outputs[0], &node->inputs[0]);
+  return check_window(node, DF_AVG_POOL_GRAD_KERNEL, node->outputs[0], node->inputs[0]);
 }
 
 /* The taps inside the input of one output position, per axis, and its first input position. */
@@ -239,19 +239,19 @@ static void over_planes(const df_call *call, df_task task, pooling *j, int64_t t
 }
 
 static df_status run_max(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
                               y->shape, x->rank),
                .x = x->data,
                .y = y->data,
-               .indices = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+               .indices = call->n_outputs > 1 ? call->outputs[1]->data : NULL,
                .planes = y->shape[0] * y->shape[1]};
   over_planes(call, max_task, &j, j.w.taps);
   return DF_OK;
 }
 
 static df_status run_avg(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
                               y->shape, x->rank),
                .x = x->data,
@@ -263,7 +263,7 @@ static df_status run_avg(const df_call *call) {
 }
 
 static df_status run_avg_grad(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL,
                               dx->shape, dy->shape, dx->rank),
                .dy = dy->data,
@@ -282,12 +282,12 @@ static df_status prepare_max_grad(const df_node *node, df_prepared *out, df_erro
 }
 
 static df_status run_max_grad(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   pooling j = {.w = {.in_size = df_product(dx->shape, 2, dx->rank),
                      .out_size = df_product(dy->shape, 2, dy->rank)},
                .dy = dy->data,
                .dx = dx->data,
-               .old_indices = call->inputs[1].data,
+               .old_indices = call->inputs[1]->data,
                .planes = dx->shape[0] * dx->shape[1],
                .bad = call->workspace};
   int64_t words = 4 * (int64_t)call->threads + 1;

@@ -89,7 +89,7 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
 }
 
 static df_status run(const df_call *call, const char *name, int64_t size, df_task task) {
-  const df_tensor *in = &call->inputs[0], *index = &call->inputs[1], *out = &call->outputs[0];
+  const df_tensor *in = call->inputs[0], *index = call->inputs[1], *out = call->outputs[0];
   const int64_t *positions = index->data;
   const int64_t axis = df_axis(call, DF_RESAMPLE_AXIS, out->rank), entries = df_elements(index);
   for (int64_t i = 0; i < entries; i++)
@@ -101,7 +101,7 @@ static df_status run(const df_call *call, const char *name, int64_t size, df_tas
   sampling s = {.out = out->data,
                 .in = in->data,
                 .index = positions,
-                .weight = call->inputs[2].data,
+                .weight = call->inputs[2]->data,
                 .outer = df_product(out->shape, 0, axis),
                 .inner = df_product(out->shape, axis + 1, out->rank),
                 .results = index->shape[0],
@@ -114,18 +114,18 @@ static df_status run(const df_call *call, const char *name, int64_t size, df_tas
 }
 
 static df_status resample_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   return run(call, "resample", x->shape[df_axis(call, DF_RESAMPLE_AXIS, x->rank)], resample_task);
 }
 
 static df_status grad_run(const df_call *call) {
-  const df_tensor *dx = &call->outputs[0];
+  const df_tensor *dx = call->outputs[0];
   return run(call, "resample_grad", dx->shape[df_axis(call, DF_RESAMPLE_AXIS, dx->rank)],
              grad_task);
 }
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[1].shape[1] < 1 ? "the table has no taps" : NULL;
+  return node->inputs[1]->shape[1] < 1 ? "the table has no taps" : NULL;
 }
 
 DF_KERNELS(resize) = {

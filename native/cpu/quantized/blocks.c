@@ -63,7 +63,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *a = &node->inputs[0], *b = &node->inputs[1], *c = &node->outputs[0];
+  const df_operand *a = node->inputs[0], *b = node->inputs[1], *c = node->outputs[0];
   const int transposed = df_attr_int(node, DF_MATMUL_BLOCKS_TRANSPOSED) != 0;
   int64_t shape[2], strides[2];
   weight_extent(b->shape[0], df_attr_int(node, DF_MATMUL_BLOCKS_SIZE), transposed, shape, strides);
@@ -80,9 +80,9 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *a = call->inputs[0], *b = call->inputs[1], *y = call->outputs[0];
   const df_tensor *zero =
-      call->n_inputs > 3 && call->inputs[3].dtype != DF_NONE ? &call->inputs[3] : NULL;
+      call->n_inputs > 3 && call->inputs[3]->dtype != DF_NONE ? call->inputs[3] : NULL;
   const int transposed = df_attr_int(call, DF_MATMUL_BLOCKS_TRANSPOSED) != 0;
   const int64_t size = df_attr_int(call, DF_MATMUL_BLOCKS_SIZE), count = b->shape[1];
   int64_t shape[2], strides[2];
@@ -90,7 +90,7 @@ static df_status run(const df_call *call) {
   product c = {.p = sizes_of((df_extent){a->shape, a->strides, a->rank},
                              (df_extent){y->shape, y->strides, y->rank}, shape, strides),
                .weight = {.bytes = b->data,
-                          .scale = call->inputs[2].data,
+                          .scale = call->inputs[2]->data,
                           .zero = zero ? zero->data : NULL,
                           .size = size,
                           .count = count,

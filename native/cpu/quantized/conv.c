@@ -189,9 +189,9 @@ static void fill_vectors(convolution *c, int32_t *vectors, const int32_t *sums) 
 }
 
 static df_conv conv_of_node(const df_node *node, df_byte_form form) {
-  const df_operand *x = &node->inputs[0], *w = &node->inputs[df_byte_right(form)];
+  const df_operand *x = node->inputs[0], *w = node->inputs[df_byte_right(form)];
   df_conv conv =
-      df_conv_as_row(df_conv_make(x->shape, w->shape, node->outputs[0].shape, x->rank,
+      df_conv_as_row(df_conv_make(x->shape, w->shape, node->outputs[0]->shape, x->rank,
                                   node->attributes, node->n_attributes, DF_CONV_STRIDES));
   conv.uses = node->flags >> df_byte_right(form) & 1 ? 0 : conv.batch;
   return conv;
@@ -199,7 +199,7 @@ static df_conv conv_of_node(const df_node *node, df_byte_form form) {
 
 static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
   convolution c = {.o = df_byte_operands_of(call, form), .workspace = call->workspace};
-  const df_tensor *x = c.o.left, *weight = c.o.right, *y = &call->outputs[0];
+  const df_tensor *x = c.o.left, *weight = c.o.right, *y = call->outputs[0];
   df_conv conv =
       df_conv_as_row(df_conv_make(x->shape, weight->shape, y->shape, x->rank, call->attributes,
                                   call->n_attributes, DF_CONV_STRIDES));
@@ -233,7 +233,7 @@ static void prepack(const df_node *node, const void *source, void *prepacked, df
   const df_conv conv = conv_of_node(node, form);
   const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
   const plan w = make_plan(&images, 1);
-  pack_weights(&w, source, df_byte_sign(node->inputs[df_byte_right(form)].dtype, 0), prepacked);
+  pack_weights(&w, source, df_byte_sign(node->inputs[df_byte_right(form)]->dtype, 0), prepacked);
 }
 
 static void prepack_second(const df_node *node, void *state, const void *source, void *prepacked) {
@@ -257,18 +257,15 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   const plan w = make_plan(&images, node->threads);
   out->workspace = w.workspace + w.scratch * node->threads;
   if (!conv.uses) {
-    out->n_prepacks = 1;
     out->replaced = 1 << right;
-    out->prepacks[0] = (df_prepack){.input = right,
-                                    .bytes = weight_bytes(&w),
-                                    .prepack = right == 1 ? prepack_second : prepack_fourth};
+    df_ask_prepack(out, right, 0, weight_bytes(&w), right == 1 ? prepack_second : prepack_fourth);
   }
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node, df_byte_form form) {
-  const df_operand *x = &node->inputs[0], *w = &node->inputs[df_byte_right(form)];
-  const char *reason = df_conv_accepts_shape(node, x, w, &node->outputs[0], DF_CONV_STRIDES);
+  const df_operand *x = node->inputs[0], *w = node->inputs[df_byte_right(form)];
+  const char *reason = df_conv_accepts_shape(node, x, w, node->outputs[0], DF_CONV_STRIDES);
   if (reason)
     return reason;
   const df_conv conv = conv_of_node(node, form);

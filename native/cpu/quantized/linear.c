@@ -128,11 +128,11 @@ static void dequantize_task(void *context, int64_t index, int64_t count, int32_t
 
 /* |axis|: of the scales, where they are several. */
 static linear linear_of(const df_call *call, int64_t axis, int32_t dtype) {
-  const df_tensor *x = &call->inputs[0], *scale = &call->inputs[1];
-  linear l = {.out = call->outputs[0].data,
+  const df_tensor *x = call->inputs[0], *scale = call->inputs[1];
+  linear l = {.out = call->outputs[0]->data,
               .in = x->data,
               .scale = scale->data,
-              .zero = call->inputs[2].data,
+              .zero = call->inputs[2]->data,
               .count = df_elements(scale),
               .total = df_elements(x),
               .dtype = dtype};
@@ -141,13 +141,13 @@ static linear linear_of(const df_call *call, int64_t axis, int32_t dtype) {
 }
 
 static df_status run_quantize(const df_call *call) {
-  linear l = linear_of(call, df_attr_int(call, DF_QUANTIZE_AXIS), call->outputs[0].dtype);
+  linear l = linear_of(call, df_attr_int(call, DF_QUANTIZE_AXIS), call->outputs[0]->dtype);
   df_parallel(call, quantize_task, &l, df_task_count(call, l.total, DF_GRAIN));
   return DF_OK;
 }
 
 static df_status run_dequantize(const df_call *call) {
-  linear l = linear_of(call, df_attr_int(call, DF_DEQUANTIZE_AXIS), call->inputs[0].dtype);
+  linear l = linear_of(call, df_attr_int(call, DF_DEQUANTIZE_AXIS), call->inputs[0]->dtype);
   df_parallel(call, dequantize_task, &l, df_task_count(call, l.total, DF_GRAIN));
   return DF_OK;
 }
@@ -264,9 +264,9 @@ static int64_t range_tasks(int32_t threads, int64_t total) {
 }
 
 static df_status run_dynamic(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
-  float *scale = call->outputs[1].data;
-  uint8_t *zero = call->outputs[2].data;
+  const df_tensor *x = call->inputs[0];
+  float *scale = call->outputs[1]->data;
+  uint8_t *zero = call->outputs[2]->data;
   const int64_t total = df_elements(x), count = range_tasks(call->threads, total);
   ranges r = {x->data, total, call->workspace, (float *)call->workspace + count};
   df_parallel(call, range_task, &r, count);
@@ -279,7 +279,7 @@ static df_status run_dynamic(const df_call *call) {
   *scale = span == 0.0f ? 1.0f : span / 255.0f;
   const float origin = rintf(low / *scale);
   *zero = (uint8_t)(origin > 0.0f ? origin < 255.0f ? origin : 255.0f : 0.0f);
-  linear l = {.out = call->outputs[0].data,
+  linear l = {.out = call->outputs[0]->data,
               .in = x->data,
               .scale = scale,
               .zero = zero,
@@ -293,14 +293,14 @@ static df_status run_dynamic(const df_call *call) {
 
 static df_status prepare_dynamic(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const int64_t count = range_tasks(node->threads, df_operand_elements(&node->inputs[0]));
+  const int64_t count = range_tasks(node->threads, df_operand_elements(node->inputs[0]));
   out->workspace = 2 * count * (int64_t)sizeof(float);
   return DF_OK;
 }
 
 static const char *accepts_dynamic(const df_node *node) {
   for (int32_t i = 0; i < node->n_outputs; i++)
-    if (node->outputs[i].dtype == DF_NONE)
+    if (node->outputs[i]->dtype == DF_NONE)
       return "a result is absent";
   return df_accepts_elements(node);
 }

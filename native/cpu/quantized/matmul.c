@@ -56,8 +56,8 @@ static plan make_plan(df_product_sizes p, int32_t dtype, int32_t prepacked, int3
 }
 
 static df_product_sizes sizes_of_node(const df_node *node, df_byte_form form) {
-  const df_operand *a = &node->inputs[0], *b = &node->inputs[df_byte_right(form)];
-  const df_operand *c = &node->outputs[0];
+  const df_operand *a = node->inputs[0], *b = node->inputs[df_byte_right(form)];
+  const df_operand *c = node->outputs[0];
   return df_product_sizes_of((df_extent){a->shape, a->strides, a->rank},
                              (df_extent){b->shape, b->strides, b->rank},
                              (df_extent){c->shape, c->strides, c->rank}, b->dtype);
@@ -93,7 +93,7 @@ static void prepack(const df_node *node, const void *source, void *prepacked, df
   const df_product_sizes p = sizes_of_node(node, form);
   memset(prepacked, 0, (size_t)sum_bytes(p.n));
   pack_all(prepacked, (uint8_t *)prepacked + sum_bytes(p.n), source, &p, p.n,
-           node->inputs[df_byte_right(form)].dtype);
+           node->inputs[df_byte_right(form)]->dtype);
 }
 
 static void prepack_second(const df_node *node, void *state, const void *source, void *prepacked) {
@@ -214,10 +214,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
   matmul c = {.o = df_byte_operands_of(call, form), .workspace = call->workspace};
-  const df_product_sizes p = sizes_of_call(&c.o, &call->outputs[0]);
+  const df_product_sizes p = sizes_of_call(&c.o, call->outputs[0]);
   c.prepacked = call->prepacked ? call->prepacked[0] : NULL;
   c.w = make_plan(p, c.o.left->dtype, c.prepacked != NULL, call->threads);
-  c.epilogue = df_byte_epilogue_of(&c.o, call->outputs[0].data, p.c_row, relu);
+  c.epilogue = df_byte_epilogue_of(&c.o, call->outputs[0]->data, p.c_row, relu);
   df_parallel(call, run_task, &c, p.batch * c.w.down * c.w.across);
   return DF_OK;
 }
@@ -226,26 +226,24 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   const int32_t right = df_byte_right(form);
   const df_product_sizes p = sizes_of_node(node, form);
   const int32_t constant = (node->flags >> right & 1) && df_batch_of(&p.b) == 1;
-  const plan w = make_plan(p, node->inputs[0].dtype, constant, node->threads);
+  const plan w = make_plan(p, node->inputs[0]->dtype, constant, node->threads);
   out->workspace = w.scratch * node->threads;
   if (constant) {
-    out->n_prepacks = 1;
     out->replaced = 1 << right;
-    out->prepacks[0] = (df_prepack){.input = right,
-                                    .bytes = prepacked_bytes(&p),
-                                    .prepack = right == 1 ? prepack_second : prepack_fourth};
+    df_ask_prepack(out, right, 0, prepacked_bytes(&p),
+                   right == 1 ? prepack_second : prepack_fourth);
   }
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node, df_byte_form form) {
-  const df_operand *b = &node->inputs[df_byte_right(form)];
-  if (node->inputs[0].rank < 2 || b->rank < 2)
+  const df_operand *b = node->inputs[df_byte_right(form)];
+  if (node->inputs[0]->rank < 2 || b->rank < 2)
     return "both operands must have at least two axes";
   const char *reason = df_accepts_elements(node);
   if (reason)
     return reason;
-  const df_operand *zero = form == DF_BYTE_SUMS && node->n_inputs > 2 ? &node->inputs[2] : NULL;
+  const df_operand *zero = form == DF_BYTE_SUMS && node->n_inputs > 2 ? node->inputs[2] : NULL;
   const int by_row = zero && zero->dtype != DF_NONE && df_operand_elements(zero) > 1;
   return by_row && sizes_of_node(node, form).row_axis != 2
              ? "rows of a transposed batch have zero points of their own"

@@ -22,28 +22,28 @@ typedef struct df_byte_operands {
 static inline int32_t df_byte_right(df_byte_form form) { return form == DF_BYTE_SUMS ? 1 : 3; }
 
 static inline const df_tensor *df_byte_optional(const df_call *call, int32_t index) {
-  const int there = index < call->n_inputs && call->inputs[index].dtype != DF_NONE;
-  return there ? &call->inputs[index] : NULL;
+  const int there = index < call->n_inputs && call->inputs[index]->dtype != DF_NONE;
+  return there ? call->inputs[index] : NULL;
 }
 
 static inline df_byte_operands df_byte_operands_of(const df_call *call, df_byte_form form) {
-  const df_tensor *in = call->inputs;
+  const df_tensor *const *in = call->inputs;
   if (form == DF_BYTE_SUMS)
     return (df_byte_operands){.form = form,
-                              .left = in,
-                              .right = in + 1,
+                              .left = in[0],
+                              .right = in[1],
                               .left_zero = df_byte_optional(call, 2),
                               .right_zero = df_byte_optional(call, 3)};
   const int steps = form == DF_BYTE_STEPS;
   return (df_byte_operands){.form = form,
-                            .left = in,
-                            .left_scale = in + 1,
-                            .left_zero = in + 2,
-                            .right = in + 3,
-                            .right_scale = in + 4,
-                            .right_zero = in + 5,
-                            .y_scale = steps ? in + 6 : NULL,
-                            .y_zero = steps ? in + 7 : NULL,
+                            .left = in[0],
+                            .left_scale = in[1],
+                            .left_zero = in[2],
+                            .right = in[3],
+                            .right_scale = in[4],
+                            .right_zero = in[5],
+                            .y_scale = steps ? in[6] : NULL,
+                            .y_zero = steps ? in[7] : NULL,
                             .bias = df_byte_optional(call, steps ? 8 : 6)};
 }
 

@@ -138,7 +138,7 @@ static int64_t q_row_of(int64_t gates, int64_t hidden) { return (gates == 3 ? 4 
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0], *r = &node->inputs[1];
+  const df_operand *x = node->inputs[0], *r = node->inputs[1];
   const int64_t hidden = r->shape[1], gates = hidden ? r->shape[0] / hidden : 1;
   const layout at = layout_of(x->shape[1], hidden, gates, q_row_of(gates, hidden));
   out->workspace =
@@ -149,7 +149,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 
 /* Fills what all three share and runs the steps. Inputs: x, r, then bias (GRU), h, ... */
 static void run(const df_call *call, forward *f, int64_t gates, int32_t lengths) {
-  const df_tensor *x = &call->inputs[0], *r = &call->inputs[1];
+  const df_tensor *x = call->inputs[0], *r = call->inputs[1];
   const int64_t hidden = r->shape[1], batch = x->shape[1];
   f->sizes = (df_recurrent){.steps = x->shape[0],
                             .batch = batch,
@@ -160,8 +160,8 @@ static void run(const df_call *call, forward *f, int64_t gates, int32_t lengths)
   f->q_row = q_row_of(gates, hidden);
   f->gates_row = f->q_row;
   f->x = x->data;
-  f->y = call->outputs[0].data;
-  float *last = call->outputs[1].data;
+  f->y = call->outputs[0]->data;
+  float *last = call->outputs[1]->data;
   const size_t bytes = (size_t)(batch * hidden) * sizeof(float);
   if (!bytes)
     return;
@@ -186,11 +186,11 @@ static void run(const df_call *call, forward *f, int64_t gates, int32_t lengths)
 static df_status lstm_run(const df_call *call) {
   forward f = {.cell = lstm_cell,
                .h = df_recurrent_input(call, 2),
-               .c = call->outputs[2].data,
-               .gates = call->outputs[3].data,
-               .cells = call->outputs[4].data};
+               .c = call->outputs[2]->data,
+               .gates = call->outputs[3]->data,
+               .cells = call->outputs[4]->data};
   const float *c = df_recurrent_input(call, 3);
-  const size_t bytes = (size_t)df_elements(&call->outputs[2]) * sizeof(float);
+  const size_t bytes = (size_t)df_elements(call->outputs[2]) * sizeof(float);
   if (bytes && c)
     memcpy(f.c, c, bytes);
   else if (bytes)
@@ -203,7 +203,7 @@ static df_status gru_run(const df_call *call) {
   forward f = {.cell = gru_cell,
                .bias = df_recurrent_input(call, 2),
                .h = df_recurrent_input(call, 3),
-               .gates = call->outputs[2].data};
+               .gates = call->outputs[2]->data};
   run(call, &f, 3, 4);
   return DF_OK;
 }

@@ -159,7 +159,7 @@ static layout layout_of(int64_t batch, int64_t hidden, int64_t gates) {
 /* Input 0 is r, output 0 is dx. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *r = &node->inputs[0], *dx = &node->outputs[0];
+  const df_operand *r = node->inputs[0], *dx = node->outputs[0];
   const int64_t hidden = r->shape[1], gates = hidden ? r->shape[0] / hidden : 1;
   const layout at = layout_of(dx->shape[1], hidden, gates);
   out->workspace = (at.panels + node->threads * DF_NAME(df_recurrent_scratch_floats)(
@@ -180,7 +180,7 @@ static float *started(float *wanted, float *otherwise, const float *from, size_t
 /* Fills what all three share and runs the steps. |dh|, |dc|: cotangents of the last states. */
 static void run(const df_call *call, backward *b, int64_t gates, int32_t lengths, const float *dh,
                 const float *dc, float *dh_first, float *dc_first) {
-  const df_tensor *r = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *r = call->inputs[0], *dx = call->outputs[0];
   const int64_t hidden = r->shape[1], batch = dx->shape[1];
   const size_t bytes = (size_t)(batch * hidden) * sizeof(float);
   if (!bytes)
@@ -211,34 +211,34 @@ static void run(const df_call *call, backward *b, int64_t gates, int32_t lengths
 
 static df_status lstm_run(const df_call *call) {
   backward b = {.cell = lstm_cell,
-                .gates = call->inputs[1].data,
-                .kept = call->inputs[2].data,
+                .gates = call->inputs[1]->data,
+                .kept = call->inputs[2]->data,
                 .dy = df_recurrent_input(call, 3),
                 .start = df_recurrent_input(call, 6),
-                .gates_row = 4 * call->inputs[0].shape[1]};
+                .gates_row = 4 * call->inputs[0]->shape[1]};
   run(call, &b, 4, 7, df_recurrent_input(call, 4), df_recurrent_input(call, 5),
-      call->outputs[1].data, call->outputs[2].data);
+      call->outputs[1]->data, call->outputs[2]->data);
   return DF_OK;
 }
 
 static df_status gru_run(const df_call *call) {
   backward b = {.cell = gru_cell,
-                .gates = call->inputs[1].data,
-                .kept = call->inputs[2].data,
+                .gates = call->inputs[1]->data,
+                .kept = call->inputs[2]->data,
                 .dy = df_recurrent_input(call, 3),
                 .start = df_recurrent_input(call, 5),
-                .dq = call->outputs[1].data,
-                .gates_row = 4 * call->inputs[0].shape[1]};
-  run(call, &b, 3, 6, df_recurrent_input(call, 4), NULL, call->outputs[2].data, NULL);
+                .dq = call->outputs[1]->data,
+                .gates_row = 4 * call->inputs[0]->shape[1]};
+  run(call, &b, 3, 6, df_recurrent_input(call, 4), NULL, call->outputs[2]->data, NULL);
   return DF_OK;
 }
 
 static df_status rnn_run(const df_call *call) {
   backward b = {.cell = rnn_cell,
-                .kept = call->inputs[1].data,
+                .kept = call->inputs[1]->data,
                 .dy = df_recurrent_input(call, 2),
                 .relu = df_attr_int(call, DF_RNN_RELU) != 0};
-  run(call, &b, 1, 4, df_recurrent_input(call, 3), NULL, call->outputs[1].data, NULL);
+  run(call, &b, 1, 4, df_recurrent_input(call, 3), NULL, call->outputs[1]->data, NULL);
   return DF_OK;
 }
 

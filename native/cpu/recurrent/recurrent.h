@@ -72,11 +72,11 @@ static inline int df_recurrent_goes_on(const df_recurrent *s, int64_t row, int64
 
 /* Input |index|, null when it is absent. */
 static inline const float *df_recurrent_input(const df_call *call, int32_t index) {
-  return index < call->n_inputs ? call->inputs[index].data : NULL;
+  return index < call->n_inputs ? call->inputs[index]->data : NULL;
 }
 
 static inline const df_tensor *df_recurrent_lengths(const df_call *call, int32_t index) {
-  return index < call->n_inputs && call->inputs[index].data ? &call->inputs[index] : NULL;
+  return index < call->n_inputs && call->inputs[index]->data ? call->inputs[index] : NULL;
 }
 
 /* |count| rounded up so that what follows in a workspace is aligned. */

@@ -93,11 +93,11 @@ typedef struct arg_context {
   static df_status name##_run(const df_call *call) { return run(call, name##_task); }
 
 static df_status run(const df_call *call, df_task task) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t axis = df_axis(call, DF_ARGMAX_AXIS, x->rank);
   const int64_t size = x->rank ? x->shape[axis] : 1;
   arg_context arg = {.x = x->data,
-                     .y = call->outputs[0].data,
+                     .y = call->outputs[0]->data,
                      .outer = df_product(x->shape, 0, axis),
                      .size = size,
                      .inner = df_product(x->shape, axis + 1, x->rank),

@@ -42,7 +42,8 @@ void DF_NAME(df_reduce_plan_make)(df_reduce_plan *plan, const int64_t *shape,
   df_walk *walks[2] = {&plan->kept, &plan->reduced};
   for (int side = 0; side < 2; side++) {
     const df_tensor one = {.shape = sizes[side], .strides = steps[side], .rank = ranks[side]};
-    df_walk_plan(walks[side], sizes[side], ranks[side], &one, 1);
+    const df_tensor *const only = &one;
+    df_walk_plan(walks[side], sizes[side], ranks[side], &only, 1);
   }
   plan->outputs = df_product(sizes[0], 0, ranks[0]);
   plan->count = df_product(sizes[1], 0, ranks[1]);

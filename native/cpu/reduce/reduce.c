@@ -97,19 +97,19 @@ DEFINE_REDUCER(min_u8, uint8_t, uint8_t, i, int64_t, MIN_OF, UINT8_MAX, , NULL)
 /* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status reduce(const df_call *call, const df_reducer *op) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(call, DF_REDUCE_SUM_AXES, &n_axes);
   df_reduce_plan plan;
   DF_NAME(df_reduce_plan_make)(&plan, x->shape, x->strides, x->rank, axes, n_axes);
   return DF_NAME(df_reduction_run)(
-      call, (df_reduction){op, &plan, x->data, call->outputs[0].data, call->workspace, NULL});
+      call, (df_reduction){op, &plan, x->data, call->outputs[0]->data, call->workspace, NULL});
 }
 
 /* Workspace for the results of partitions. */
 static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
   df_reduce_plan plan;
@@ -155,7 +155,7 @@ df_status DF_NAME(df_reduce_source)(const df_call *call, int64_t op, const df_so
   df_reduce_plan plan;
   plan_trailing(&plan, source->shape, source->rank, source->trailing);
   return DF_NAME(df_reduction_run)(
-      call, (df_reduction){known, &plan, NULL, call->outputs[0].data, call->workspace, source});
+      call, (df_reduction){known, &plan, NULL, call->outputs[0]->data, call->workspace, source});
 }
 
 int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing) {

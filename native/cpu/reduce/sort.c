@@ -12,7 +12,7 @@ typedef struct along {
 } along;
 
 static along along_of(const df_call *call, const df_tensor *x, int64_t axis) {
-  return (along){.out = call->outputs[0].data,
+  return (along){.out = call->outputs[0]->data,
                  .in = x->data,
                  .outer = df_product(x->shape, 0, axis),
                  .size = x->shape[axis],
@@ -45,7 +45,7 @@ static along along_of(const df_call *call, const df_tensor *x, int64_t axis) {
   static df_status name##_run(const df_call *call) { return cumsum_run(call, name##_task); }
 
 static df_status cumsum_run(const df_call *call, df_task task) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t elements = df_elements(x);
   if (elements == 0)
     return DF_OK;
@@ -94,14 +94,14 @@ typedef struct recurrence {
   }
 
 static df_status recur(const df_call *call, df_task task) {
-  const df_tensor *a = &call->inputs[0];
+  const df_tensor *a = call->inputs[0];
   const int64_t elements = df_elements(a);
   if (elements == 0)
     return DF_OK;
   const int64_t axis = df_axis(call, DF_LINEAR_RECURRENCE_AXIS, a->rank);
   recurrence r = {.a = a->data,
-                  .b = call->inputs[1].data,
-                  .y = call->outputs[0].data,
+                  .b = call->inputs[1]->data,
+                  .y = call->outputs[0]->data,
                   .outer = df_product(a->shape, 0, axis),
                   .size = a->shape[axis],
                   .inner = df_product(a->shape, axis + 1, a->rank),
@@ -181,12 +181,12 @@ DEFINE_RECURRENCE(i64, int64_t, uint64_t)
   static df_status topk_##type##_run(const df_call *call) { return topk(call, topk_##type##_task); }
 
 static df_status topk(const df_call *call, df_task task) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
   const int64_t axis = df_axis(call, DF_TOPK_AXIS, x->rank);
   along s = along_of(call, x, axis);
-  s.indices = call->outputs[1].data;
+  s.indices = call->outputs[1]->data;
   s.k = y->shape[axis];
   s.largest = df_attr_int(call, DF_TOPK_LARGEST) != 0;
   df_parallel(call, task, &s,

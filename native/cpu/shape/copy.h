@@ -23,8 +23,9 @@ typedef struct df_box {
 static inline void df_box_plan(df_box *box, void *to, const int64_t *to_strides, const void *from,
                                const int64_t *from_strides, const int64_t *shape, int32_t rank,
                                int64_t item) {
-  const df_tensor sides[2] = {{.shape = shape, .strides = from_strides, .rank = rank},
-                              {.shape = shape, .strides = to_strides, .rank = rank}};
+  const df_tensor one = {.shape = shape, .strides = from_strides, .rank = rank},
+                  other = {.shape = shape, .strides = to_strides, .rank = rank};
+  const df_tensor *const sides[2] = {&one, &other};
   df_walk_plan(&box->walk, shape, rank, sides, 2);
   const df_walk *walk = &box->walk;
   const int32_t inner = walk->rank - 1;

@@ -21,7 +21,7 @@ static int is_nonzero(const df_tensor *x, int64_t i) {
 }
 
 static df_status nonzero_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t count = y->shape[1], total = df_elements(x);
   int64_t position[MOST_AXES] = {0};
   int64_t *out = y->data, found = 0;
@@ -43,7 +43,7 @@ static df_status nonzero_run(const df_call *call) {
 }
 
 static const char *nonzero_accepts(const df_node *node) {
-  return node->inputs[0].rank > MOST_AXES ? "the operand has too many axes" : NULL;
+  return node->inputs[0]->rank > MOST_AXES ? "the operand has too many axes" : NULL;
 }
 
 DF_KERNELS(dynamic_shape) = {DF_KERNEL_IF("nonzero", "any", "f32|f64|i32|i64|bool|u8->i64", NULL,

@@ -51,9 +51,9 @@ static int64_t *sort_rows(compare_rows compare, const void *x, int64_t width, in
 }
 
 static df_status unique(const df_call *call, compare_rows compare) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const int64_t n = x->shape[0], width = x->shape[1];
-  int64_t *ids = call->outputs[0].data, *order = call->workspace, count = 0;
+  int64_t *ids = call->outputs[0]->data, *order = call->workspace, count = 0;
   for (int64_t i = 0; i < n; i++)
     order[i] = i;
   order = sort_rows(compare, x->data, width, order, order + n, n);
@@ -71,13 +71,13 @@ static df_status unique(const df_call *call, compare_rows compare) {
       ids[i] = renamed[ids[i]];
     }
   }
-  *(int64_t *)call->outputs[1].data = count;
+  *(int64_t *)call->outputs[1]->data = count;
   return DF_OK;
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  out->workspace = 2 * node->inputs[0].shape[0] * (int64_t)sizeof(int64_t);
+  out->workspace = 2 * node->inputs[0]->shape[0] * (int64_t)sizeof(int64_t);
   return DF_OK;
 }
 

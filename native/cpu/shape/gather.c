@@ -72,7 +72,7 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
 }
 
 static df_status gather_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *indices = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *indices = call->inputs[1], *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_GATHER_AXIS, x->rank);
   const df_status status = check_indices(call, "gather", indices, x->shape[axis]);
   const int64_t elements = df_elements(y);
@@ -124,7 +124,7 @@ static void index_add_task(void *context, int64_t index, int64_t count, int32_t 
 }
 
 static df_status index_add_run(const df_call *call) {
-  const df_tensor *indices = &call->inputs[0], *updates = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *indices = call->inputs[0], *updates = call->inputs[1], *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_INDEX_ADD_AXIS, y->rank);
   const df_status status = check_indices(call, "index_add", indices, y->shape[axis]);
   if (status != DF_OK || df_elements(y) == 0)
@@ -159,7 +159,7 @@ static void element_of(void *to, int32_t dtype, int integral, int64_t i, double 
 /* ---- one_hot(indices; depth, axis, dtype) -> y: 1 where the index along |axis| is |indices| - */
 
 static df_status one_hot_run(const df_call *call) {
-  const df_tensor *indices = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *indices = call->inputs[0], *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_ONE_HOT_AXIS, y->rank), depth = y->shape[axis];
   const int64_t item = df_item_bytes(y->dtype), count = df_elements(indices);
   const int64_t inner = df_product(y->shape, axis + 1, y->rank);
@@ -187,7 +187,7 @@ typedef struct number {
 
 /* Attribute |index| as a number, an integer or not. */
 static number number_of(const df_call *call, int32_t index) {
-  const df_attribute *a = &call->attributes[index];
+  const df_attribute *a = call->attributes[index];
   return a->kind == DF_ATTR_INT ? (number){1, a->i, (double)a->i} : (number){0, 0, a->f};
 }
 
@@ -195,11 +195,11 @@ static void full_rows(void *out, const void *const *in, const int64_t *step, int
                       const df_call *call) {
   (void)in;
   (void)step;
-  const int64_t item = df_item_bytes(call->outputs[0].dtype);
+  const int64_t item = df_item_bytes(call->outputs[0]->dtype);
   const number value = number_of(call, DF_FULL_VALUE);
   uint64_t element;
   DF_ASSUME(item <= (int64_t)sizeof element);
-  element_of(&element, call->outputs[0].dtype, value.integral, value.i, value.d);
+  element_of(&element, call->outputs[0]->dtype, value.integral, value.i, value.d);
   df_gather_row(out, (const char *)&element, 0, n, item);
 }
 
@@ -207,7 +207,7 @@ static df_status full_run(const df_call *call) { return df_map_run(call, 0, full
 
 /* y[i] = start + i delta; integers stay exact. */
 static df_status range_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const number start = number_of(call, DF_RANGE_START), delta = number_of(call, DF_RANGE_DELTA);
   const int integral = start.integral && delta.integral;
   const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);

@@ -20,15 +20,15 @@
   static void task_##T(void *context, int64_t index, int64_t count, int32_t worker) {              \
     (void)worker;                                                                                  \
     const df_call *call = context;                                                                 \
-    const df_tensor *x = &call->inputs[0], *keys = &call->inputs[1];                               \
-    int64_t i, end, *y = call->outputs[0].data;                                                    \
+    const df_tensor *x = call->inputs[0], *keys = call->inputs[1];                                 \
+    int64_t i, end, *y = call->outputs[0]->data;                                                   \
     df_task_range(index, count, df_elements(x), 1, &i, &end);                                      \
     for (; i < end; i++)                                                                           \
       y[i] = find_##T(keys->data, keys->shape[0], ((const T *)x->data)[i]);                        \
   }                                                                                                \
   static df_status run_##T(const df_call *call) {                                                  \
     df_parallel(call, task_##T, (void *)(uintptr_t)call,                                           \
-                df_task_count(call, df_elements(&call->inputs[0]), DF_GRAIN / 4));                 \
+                df_task_count(call, df_elements(call->inputs[0]), DF_GRAIN / 4));                  \
     return DF_OK;                                                                                  \
   }
 FIND(float)

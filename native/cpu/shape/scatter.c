@@ -8,7 +8,7 @@
 
 /* Refuses indices outside of the data. */
 static df_status check(const df_call *call, const df_entries *e, const char *op) {
-  const int64_t count = df_elements(&call->inputs[1]);
+  const int64_t count = df_elements(call->inputs[1]);
   for (int64_t i = 0; i < count; i++) {
     const int64_t size = e->limits[e->first + i % e->n];
     const int64_t index = df_entries_index(e, i);
@@ -51,11 +51,11 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
 }
 
 static df_status gather(const df_call *call, const df_entries *e, const char *op) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const df_status status = check(call, e, op);
   if (status != DF_OK || df_elements(y) == 0)
     return status;
-  gathering g = {e, y->data, call->inputs[0].data, df_item_bytes(y->dtype)};
+  gathering g = {e, y->data, call->inputs[0]->data, df_item_bytes(y->dtype)};
   df_parallel(call, gather_task, &g,
               df_min(e->count, df_task_count(call, df_elements(y), DF_GRAIN / 4)));
   return DF_OK;
@@ -121,7 +121,7 @@ static join_rows join_of(int32_t dtype) {
 }
 
 static df_status scatter(const df_call *call, const df_entries *e, const char *op) {
-  const df_tensor *data = &call->inputs[0], *updates = &call->inputs[2], *y = &call->outputs[0];
+  const df_tensor *data = call->inputs[0], *updates = call->inputs[2], *y = call->outputs[0];
   const df_status status = check(call, e, op);
   const int64_t elements = df_elements(y), item = df_item_bytes(y->dtype);
   if (status != DF_OK || elements == 0)
@@ -154,7 +154,7 @@ static df_status scatter_nd_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static const char *accepts_scatter(const df_node *node) {
-  if (!join_of(node->inputs[0].dtype) &&
+  if (!join_of(node->inputs[0]->dtype) &&
       df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
     return "only float32, float64, int32 and int64 elements are reduced";
   return df_entries_accepts(node);

@@ -13,7 +13,7 @@ static void contiguous_strides(int64_t *strides, const int64_t *shape, int32_t r
 /* ---- copy: y = x, x with any strides, y contiguous ------------------------------------------ */
 
 static df_status copy_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t item = df_item_bytes(y->dtype), bytes = df_elements(y) * item;
   if (bytes < DF_GRAIN && df_contiguous(x)) {
     if (bytes && y->data != x->data)
@@ -27,12 +27,12 @@ static df_status copy_run(const df_call *call) {
 /* ---- concat(xs...; axis): the inputs one behind another along |axis| ------------------------ */
 
 static df_status concat_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
   const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = y->data;
   for (int32_t i = 0; i < call->n_inputs; i++) {
-    const df_tensor *x = &call->inputs[i];
+    const df_tensor *x = call->inputs[i];
     df_copy_box(call, to, y->strides, x->data, x->strides, x->shape, x->rank, item);
     to += x->shape[axis] * apart * item;
   }
@@ -69,7 +69,7 @@ static void zero_task(void *context, int64_t index, int64_t count, int32_t worke
  * Zeros of |shape| with dy placed where the slice read. */
 
 static df_status slice_grad_run(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   const int64_t item = df_item_bytes(dx->dtype);
   int32_t n_starts, n_steps;
   const int64_t *starts = df_attr_ints(call, DF_SLICE_GRAD_STARTS, &n_starts),
@@ -174,7 +174,7 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
 }
 
 static df_status pad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   int32_t n_pads;
   const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
   const char *mode = df_attr_text(call, DF_PAD_MODE);
@@ -197,7 +197,7 @@ static df_status pad_run(const df_call *call) {
   if (df_elements(x) == 0 && pad.mode != PAD_CONSTANT)
     return df_fail(call, DF_INVALID, "pad: mode \"%s\" needs elements to repeat, x has none", mode);
   if (call->n_inputs > 1)
-    pad.value = call->inputs[1].data;
+    pad.value = call->inputs[1]->data;
   if (y->rank == 0) {
     memcpy(y->data, x->data, (size_t)pad.item);
     return DF_OK;

@@ -133,34 +133,34 @@ static void task(void *context, int64_t index, int64_t count, int32_t worker) {
 }
 
 static df_status tree_ensemble_run(const df_call *call) {
-  const df_tensor *in = call->inputs;
+  const df_tensor *const *in = call->inputs;
   const char *how = df_attr_text(call, DF_TREE_ENSEMBLE_AGGREGATE);
-  ensemble e = {.x = &in[0],
-                .y = call->outputs[0].data,
-                .nodes = in[1].data,
-                .starts = in[3].data,
-                .leaves = in[4].data,
-                .targets = in[5].data,
-                .thresholds = in[2].data,
-                .weights = in[6].data,
-                .n_nodes = in[1].shape[0],
-                .n_trees = in[3].shape[0],
-                .n_leaves = in[4].shape[0] - 1,
-                .n_entries = in[5].shape[0],
-                .n_targets = call->outputs[0].shape[1],
-                .n_features = in[0].shape[1],
+  ensemble e = {.x = in[0],
+                .y = call->outputs[0]->data,
+                .nodes = in[1]->data,
+                .starts = in[3]->data,
+                .leaves = in[4]->data,
+                .targets = in[5]->data,
+                .thresholds = in[2]->data,
+                .weights = in[6]->data,
+                .n_nodes = in[1]->shape[0],
+                .n_trees = in[3]->shape[0],
+                .n_leaves = in[4]->shape[0] - 1,
+                .n_entries = in[5]->shape[0],
+                .n_targets = call->outputs[0]->shape[1],
+                .n_features = in[0]->shape[1],
                 .how = !strcmp(how, "sum")   ? SUM
                        : !strcmp(how, "min") ? MINIMUM
                                              : MAXIMUM};
-  const int64_t walks = in[0].shape[0] * e.n_trees;
-  df_parallel(call, task, &e, df_min(in[0].shape[0], df_task_count(call, walks, ROW_GRAIN)));
+  const int64_t walks = in[0]->shape[0] * e.n_trees;
+  df_parallel(call, task, &e, df_min(in[0]->shape[0], df_task_count(call, walks, ROW_GRAIN)));
   if (e.wrong)
     return df_fail(call, DF_INVALID, "tree_ensemble: the trees have %s", e.wrong);
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node) {
-  if (node->outputs[0].shape[1] > SCORES)
+  if (node->outputs[0]->shape[1] > SCORES)
     return "more than 4096 targets";
   return NULL;
 }

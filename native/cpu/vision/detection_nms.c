@@ -118,19 +118,19 @@ static void suppress_task(void *context, int64_t index, int64_t count, int32_t w
 /* ---- Calls ---------------------------------------------------------------------------------- */
 
 static df_status suppression_run(const df_call *call) {
-  const df_tensor *scores = &call->inputs[1], *selected = &call->outputs[0];
+  const df_tensor *scores = call->inputs[1], *selected = call->outputs[0];
   const int64_t rows = selected->shape[0];
-  suppression s = {.boxes = call->inputs[0].data,
+  suppression s = {.boxes = call->inputs[0]->data,
                    .scores = scores->data,
                    .samples = scores->shape[0],
                    .classes = scores->shape[1],
                    .n = scores->shape[2],
-                   .most = *(const int64_t *)call->inputs[2].data,
-                   .overlap = *(const float *)call->inputs[3].data,
+                   .most = *(const int64_t *)call->inputs[2]->data,
+                   .overlap = *(const float *)call->inputs[3]->data,
                    .center = df_attr_int(call, DF_NON_MAX_SUPPRESSION_CENTER) != 0};
-  if (call->n_inputs > 4 && call->inputs[4].data) {
+  if (call->n_inputs > 4 && call->inputs[4]->data) {
     s.has_least = 1;
-    s.least = *(const float *)call->inputs[4].data;
+    s.least = *(const float *)call->inputs[4]->data;
   }
   const int64_t classes = s.samples * s.classes;
   s.counts = call->workspace;
@@ -151,13 +151,13 @@ static df_status suppression_run(const df_call *call) {
                    (long long)found, (long long)rows);
   for (int64_t i = 3 * found; i < 3 * rows; i++)
     out[i] = -1;
-  *(int64_t *)call->outputs[1].data = found;
+  *(int64_t *)call->outputs[1]->data = found;
   return DF_OK;
 }
 
 static df_status suppression_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const int64_t *shape = node->inputs[1].shape;
+  const int64_t *shape = node->inputs[1]->shape;
   const int64_t classes = df_times(shape[0], shape[1]);
   out->workspace = df_plus(df_times(classes, sizeof(int64_t)),
                            df_times(df_times(classes, shape[2]), sizeof(int32_t)));
@@ -166,7 +166,7 @@ static df_status suppression_prepare(const df_node *node, df_prepared *out, df_e
 
 /* Boxes have numbers of 32 bits. */
 static const char *accepts(const df_node *node) {
-  if (node->inputs[1].shape[2] > INT32_MAX)
+  if (node->inputs[1]->shape[2] > INT32_MAX)
     return "there are too many boxes";
   return df_accepts_elements(node);
 }

@@ -146,10 +146,10 @@ static df_status pooling_of(const df_call *call, pooling *s, const df_tensor *x,
                             int32_t size, int32_t scale) {
   const int64_t *bins = df_attr_ints(call, size, NULL);
   DF_ASSUME(bins); /* two, as the op's shape rule has it */
-  *s = (pooling){.y = call->outputs[0].data,
-                 .rois = call->inputs[rois].data,
-                 .batch = call->inputs[rois + 1].data,
-                 .regions = call->inputs[rois].shape[0],
+  *s = (pooling){.y = call->outputs[0]->data,
+                 .rois = call->inputs[rois]->data,
+                 .batch = call->inputs[rois + 1]->data,
+                 .regions = call->inputs[rois]->shape[0],
                  .samples = x->shape[0],
                  .channels = x->shape[1],
                  .height = x->shape[2],
@@ -181,7 +181,7 @@ static df_status options_of(const df_call *call, pooling *s, int32_t first) {
 }
 
 static df_status forward(const df_call *call, pooling *s, df_task task) {
-  const int64_t work = df_elements(&call->outputs[0]);
+  const int64_t work = df_elements(call->outputs[0]);
   df_parallel(call, task, s,
               df_min(s->regions * s->rows, df_task_count(call, work, DF_GRAIN / 32)));
   return DF_OK;
@@ -189,14 +189,14 @@ static df_status forward(const df_call *call, pooling *s, df_task task) {
 
 static df_status backward(const df_call *call, pooling *s) {
   s->backward = 1;
-  const int64_t work = df_elements(&call->inputs[0]);
+  const int64_t work = df_elements(call->inputs[0]);
   df_parallel(call, backward_task, s,
               df_min(s->channels, df_task_count(call, work, DF_GRAIN / 32)));
   return DF_OK;
 }
 
 static df_status align_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   pooling s;
   df_status status = pooling_of(call, &s, x, 1, DF_ROI_ALIGN_SIZE, DF_ROI_ALIGN_SPATIAL_SCALE);
   if (status == DF_OK)
@@ -208,7 +208,7 @@ static df_status align_run(const df_call *call) {
 }
 
 static df_status align_grad_run(const df_call *call) {
-  const df_tensor *dx = &call->outputs[0];
+  const df_tensor *dx = call->outputs[0];
   pooling s;
   df_status status =
       pooling_of(call, &s, dx, 1, DF_ROI_ALIGN_GRAD_SIZE, DF_ROI_ALIGN_GRAD_SPATIAL_SCALE);
@@ -216,13 +216,13 @@ static df_status align_grad_run(const df_call *call) {
     status = options_of(call, &s, DF_ROI_ALIGN_GRAD_SIZE);
   if (status != DF_OK)
     return status;
-  s.dy = call->inputs[0].data;
-  s.x = call->n_inputs > 3 ? call->inputs[3].data : NULL;
+  s.dy = call->inputs[0]->data;
+  s.x = call->n_inputs > 3 ? call->inputs[3]->data : NULL;
   return backward(call, &s);
 }
 
 static df_status max_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   pooling s;
   const df_status status =
       pooling_of(call, &s, x, 1, DF_MAX_ROI_POOL_SIZE, DF_MAX_ROI_POOL_SPATIAL_SCALE);
@@ -233,13 +233,13 @@ static df_status max_run(const df_call *call) {
 }
 
 static df_status max_grad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
+  const df_tensor *x = call->inputs[1];
   pooling s;
   const df_status status =
       pooling_of(call, &s, x, 2, DF_MAX_ROI_POOL_SIZE, DF_MAX_ROI_POOL_SPATIAL_SCALE);
   if (status != DF_OK)
     return status;
-  s.dy = call->inputs[0].data;
+  s.dy = call->inputs[0]->data;
   s.x = x->data;
   return backward(call, &s);
 }

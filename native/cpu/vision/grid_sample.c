@@ -122,7 +122,7 @@ static void grad_grid_task(void *context, int64_t index, int64_t count, int32_t 
 static sampling sampling_of(const df_call *call, int32_t first, const df_tensor *x,
                             const df_tensor *grid) {
   sampling s = {.grid = grid->data,
-                .y = call->outputs[0].data,
+                .y = call->outputs[0]->data,
                 .samples = x->shape[0],
                 .channels = x->shape[1],
                 .positions = df_product(grid->shape, 1, grid->rank - 1),
@@ -157,16 +157,16 @@ static df_status split(const df_call *call, sampling *s, df_task task, int64_t u
 }
 
 static df_status sample_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
-  sampling s = sampling_of(call, DF_GRID_SAMPLE_MODE, x, &call->inputs[1]);
+  const df_tensor *x = call->inputs[0];
+  sampling s = sampling_of(call, DF_GRID_SAMPLE_MODE, x, call->inputs[1]);
   s.x = x->data;
   return split(call, &s, sample_task, s.samples * df_divide_up(s.positions, s.block));
 }
 
 static df_status grad_input_run(const df_call *call) {
-  const df_tensor *dx = &call->outputs[0];
-  sampling s = sampling_of(call, DF_GRID_SAMPLE_GRAD_INPUT_MODE, dx, &call->inputs[1]);
-  s.dy = call->inputs[0].data;
+  const df_tensor *dx = call->outputs[0];
+  sampling s = sampling_of(call, DF_GRID_SAMPLE_GRAD_INPUT_MODE, dx, call->inputs[1]);
+  s.dy = call->inputs[0]->data;
   /* Elements of a plane are summed in the order of positions whatever the split. */
   const int64_t tasks = df_divide_up(4 * (int64_t)call->threads, s.samples);
   s.channel_block = df_even_split(s.channels, df_divide_up(s.channels, df_max(1, tasks)));
@@ -174,9 +174,9 @@ static df_status grad_input_run(const df_call *call) {
 }
 
 static df_status grad_grid_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
-  sampling s = sampling_of(call, DF_GRID_SAMPLE_MODE, x, &call->inputs[2]);
-  s.dy = call->inputs[0].data;
+  const df_tensor *x = call->inputs[1];
+  sampling s = sampling_of(call, DF_GRID_SAMPLE_MODE, x, call->inputs[2]);
+  s.dy = call->inputs[0]->data;
   s.x = x->data;
   return split(call, &s, grad_grid_task, s.samples * df_divide_up(s.positions, s.block));
 }
@@ -191,14 +191,14 @@ static const char *accepts_planes(const df_node *node, const df_operand *x) {
   return df_accepts_elements(node);
 }
 
-static const char *accepts(const df_node *node) { return accepts_planes(node, &node->inputs[0]); }
+static const char *accepts(const df_node *node) { return accepts_planes(node, node->inputs[0]); }
 
 static const char *accepts_grad_input(const df_node *node) {
-  return accepts_planes(node, &node->outputs[0]);
+  return accepts_planes(node, node->outputs[0]);
 }
 
 static const char *accepts_grad_grid(const df_node *node) {
-  return accepts_planes(node, &node->inputs[1]);
+  return accepts_planes(node, node->inputs[1]);
 }
 
 DF_KERNELS(grid_sample) = {

@@ -249,13 +249,14 @@ static int32_t lead_of(const int64_t *y, int32_t rank, bool transposed, int64_t 
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *in = call->inputs, *y = &call->outputs[0];
+  const df_tensor *const *in = call->inputs;
+  const df_tensor *y = call->outputs[0];
   const bool transposed = df_attr_int(call, DF_ATTENTION_TRANSPOSED) != 0;
   int64_t lead[DF_WALK_RANK];
   const int32_t n_lead = lead_of(y->shape, y->rank, transposed, lead);
-  const bool masked = call->n_inputs > 3 && in[3].dtype != DF_NONE;
+  const bool masked = call->n_inputs > 3 && in[3]->dtype != DF_NONE;
   const df_attention p = df_attention_of(
-      {&in[0], &in[1], &in[2], masked ? &in[3] : nullptr, nullptr, nullptr}, lead, n_lead,
+      {in[0], in[1], in[2], masked ? in[3] : nullptr, nullptr, nullptr}, lead, n_lead,
       df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   const int64_t batch = df_product(lead, 0, n_lead);
   if (batch * p.m == 0)
@@ -295,7 +296,7 @@ static df_status run(const df_call *call) {
 
 /* Workspace for the summary of tiles and the results of splits. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *q = &node->inputs[0], *v = &node->inputs[2], *y = &node->outputs[0];
+  const df_operand *q = node->inputs[0], *v = node->inputs[2], *y = node->outputs[0];
   int64_t lead[DF_WALK_RANK];
   const int32_t n_lead =
       lead_of(y->shape, y->rank, df_attr_int(node, DF_ATTENTION_TRANSPOSED) != 0, lead);
@@ -303,7 +304,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const int64_t e = v->shape[v->rank - 1];
   const choice c =
       choose(m, v->shape[v->rank - 2], q->shape[q->rank - 1], e, batch, node->precision);
-  if (node->n_inputs > 3 && node->inputs[3].dtype != DF_NONE)
+  if (node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE)
     out->workspace = df_attention_summary_bytes(batch, m, v->shape[v->rank - 2]);
   if (c.splits > 1)
     out->workspace += c.splits * batch * m * (e + 2) * static_cast<int64_t>(sizeof(float));
@@ -312,7 +313,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_attention_accepts(node, &node->inputs[0], &node->inputs[1], &node->inputs[2]);
+  return df_attention_accepts(node, node->inputs[0], node->inputs[1], node->inputs[2]);
 }
 
 static const df_kernel records[] = {

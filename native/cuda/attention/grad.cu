@@ -221,9 +221,9 @@ static df_tensor transposed_heads(const df_tensor &x, int64_t (&axes)[2][DF_WALK
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *in = call->inputs;
-  const bool masked = call->n_inputs > MASK && in[MASK].dtype != DF_NONE;
-  df_tensor dy = in[DY], y = in[Y];
+  const df_tensor *const *in = call->inputs;
+  const bool masked = call->n_inputs > MASK && in[MASK]->dtype != DF_NONE;
+  df_tensor dy = *in[DY], y = *in[Y];
   int64_t axes[2][2][DF_WALK_RANK];
   if (df_attr_int(call, DF_ATTENTION_TRANSPOSED)) {
     dy = transposed_heads(dy, axes[0]);
@@ -231,7 +231,7 @@ static df_status run(const df_call *call) {
   }
   const int32_t n_lead = dy.rank - 2;
   const df_attention p = df_attention_of(
-      {&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape, n_lead,
+      {in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y}, dy.shape, n_lead,
       df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   const int64_t batch = df_product(dy.shape, 0, n_lead);
   df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
@@ -252,8 +252,8 @@ static df_status run(const df_call *call) {
 
 /* Workspace for the summary of tiles and delta. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *logsum = &node->inputs[LOGSUM], *v = &node->inputs[V];
-  if (node->n_inputs > MASK && node->inputs[MASK].dtype != DF_NONE)
+  const df_operand *logsum = node->inputs[LOGSUM], *v = node->inputs[V];
+  if (node->n_inputs > MASK && node->inputs[MASK]->dtype != DF_NONE)
     out->workspace =
         df_attention_summary_bytes(df_product(logsum->shape, 0, logsum->rank - 1),
                                    logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
@@ -263,7 +263,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_attention_accepts(node, &node->inputs[Q], &node->inputs[KT], &node->inputs[V]);
+  return df_attention_accepts(node, node->inputs[Q], node->inputs[KT], node->inputs[V]);
 }
 
 static const df_kernel records[] = {

@@ -9,7 +9,7 @@
 
 /* The attributes strides, pads, dilations and groups begin at |first|. */
 static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
-                    const df_attribute *attributes, int32_t count, int32_t first) {
+                    const df_attribute *const *attributes, int32_t count, int32_t first) {
   df_conv conv{};
   const int32_t axes = rank - 2;
   const int64_t *strides = df_attribute_ints(attributes, count, first + DF_CONV_STRIDES, nullptr);
@@ -52,16 +52,16 @@ static df_conv conv_of(const N *of, const int64_t *x, const int64_t *weight, con
   return make(x, weight, y, rank, of->attributes, of->n_attributes, first);
 }
 template <typename N> static df_conv forward_of(const N *of) {
-  return conv_of(of, of->inputs[0].shape, of->inputs[1].shape, of->outputs[0].shape,
-                 of->inputs[0].rank, DF_CONV_STRIDES);
+  return conv_of(of, of->inputs[0]->shape, of->inputs[1]->shape, of->outputs[0]->shape,
+                 of->inputs[0]->rank, DF_CONV_STRIDES);
 }
 template <typename N> static df_conv grad_input_of(const N *of) {
-  return conv_of(of, of->outputs[0].shape, of->inputs[1].shape, of->inputs[0].shape,
-                 of->inputs[0].rank, DF_CONV_GRAD_INPUT_STRIDES);
+  return conv_of(of, of->outputs[0]->shape, of->inputs[1]->shape, of->inputs[0]->shape,
+                 of->inputs[0]->rank, DF_CONV_GRAD_INPUT_STRIDES);
 }
 template <typename N> static df_conv grad_weight_of(const N *of) {
-  return conv_of(of, of->inputs[0].shape, of->outputs[0].shape, of->inputs[1].shape,
-                 of->inputs[0].rank, DF_CONV_GRAD_WEIGHT_STRIDES);
+  return conv_of(of, of->inputs[0]->shape, of->outputs[0]->shape, of->inputs[1]->shape,
+                 of->inputs[0]->rank, DF_CONV_GRAD_WEIGHT_STRIDES);
 }
 
 df_conv df_conv_forward(const df_node *node) { return forward_of(node); }
@@ -131,7 +131,7 @@ df_status df_conv_finish(const df_call *call, float *out, const float *partials,
 /* ---- Records -------------------------------------------------------------------------------- */
 
 template <df_conv (*of)(const df_node *)> static const char *accepts(const df_node *node) {
-  const int32_t rank = node->inputs[0].rank;
+  const int32_t rank = node->inputs[0]->rank;
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
   const char *reason = df_accepts_elements(node);

@@ -73,7 +73,7 @@ static unsigned threads_of(const df_fused &f) {
 
 static df_status run_program(const df_call *call) {
   df_fused f;
-  const df_tensor *to = &call->outputs[0];
+  const df_tensor *to = call->outputs[0];
   float *out = df_out<float>(call, 0);
   const int64_t n = df_elements(to);
   if (n == 0)

@@ -155,7 +155,7 @@ static inline const char *df_fused_read(const df_node *node, df_fused_program *p
   if (!reason)
     reason = df_accepts_rank(node);
   for (int32_t k = 0; k < node->n_inputs && !reason; k++)
-    if (df_product(node->inputs[k].shape, 0, node->inputs[k].rank) == 1)
+    if (df_product(node->inputs[k]->shape, 0, node->inputs[k]->rank) == 1)
       p->single |= 1u << k;
   return reason;
 }
@@ -172,7 +172,7 @@ static inline df_status df_fused_bind(df_fused *f, const df_call *call, const df
   int32_t order[DF_PROGRAM_INPUTS], sizes[3] = {0, 0, 0}, n = 0; /* walked, dense, single */
   for (int32_t kind = 0; kind < 3; kind++)
     for (int32_t k = 0; k < inputs; k++) {
-      const df_tensor *x = &call->inputs[k];
+      const df_tensor *x = call->inputs[k];
       const bool dense = df_elements(x) == count && df_contiguous(x);
       if (kind == (p.single >> k & 1 ? 2 : dense ? 1 : 0)) {
         order[n++] = k;
@@ -183,7 +183,7 @@ static inline df_status df_fused_bind(df_fused *f, const df_call *call, const df
   const df_tensor *operands[DF_PROGRAM_INPUTS];
   uint32_t fits = 0, still = 0; /* bits in the new order */
   for (int32_t k = 0; k < DF_PROGRAM_INPUTS; k++) {
-    operands[k] = k < sizes[0] ? &call->inputs[order[k]] : &none;
+    operands[k] = k < sizes[0] ? call->inputs[order[k]] : &none;
     if (k < sizes[0] + sizes[1] && df_is_aligned<DF_FUSED_VECTOR>(df_in<float>(call, order[k])))
       fits |= 1u << k;
   }

@@ -62,17 +62,17 @@ static df_gemm make(const df_tensor *a, const df_tensor *b, const df_tensor *c) 
 }
 
 df_gemm df_matmul_of_node(const df_node *node) {
-  const df_tensor a = without_data(&node->inputs[0]), b = without_data(&node->inputs[1]),
-                  c = without_data(&node->outputs[0]);
+  const df_tensor a = without_data(node->inputs[0]), b = without_data(node->inputs[1]),
+                  c = without_data(node->outputs[0]);
   return make(&a, &b, &c);
 }
 
 df_gemm df_matmul_of_call(const df_call *call) {
-  return make(&call->inputs[0], &call->inputs[1], &call->outputs[0]);
+  return make(call->inputs[0], call->inputs[1], call->outputs[0]);
 }
 
 const char *df_matmul_accepts(const df_node *node) {
-  if (node->inputs[0].rank < 2 || node->inputs[1].rank < 2)
+  if (node->inputs[0]->rank < 2 || node->inputs[1]->rank < 2)
     return "both operands must have at least two axes";
   return df_accepts_rank(node);
 }
@@ -81,7 +81,7 @@ const char *df_matmul_bias_accepts(const df_node *node) {
   const char *reason = df_matmul_accepts(node);
   if (reason)
     return reason;
-  const df_operand *w = &node->inputs[1], *bias = &node->inputs[2];
+  const df_operand *w = node->inputs[1], *bias = node->inputs[2];
   const int64_t columns = w->shape[w->rank - 1];
   if (bias->rank < 1 || bias->shape[bias->rank - 1] != columns ||
       df_operand_elements(bias) != columns)

@@ -79,7 +79,7 @@ template <typename T> struct where_fn {
   __device__ T operator()(uint8_t c, T x, T y) const { return c ? x : y; }
 };
 static df_status where_run(const df_call *call) {
-  switch (df_item_bytes(call->outputs[0].dtype)) {
+  switch (df_item_bytes(call->outputs[0]->dtype)) {
   case 1:
     return df_map<uint8_t, uint8_t, uint8_t, uint8_t>(call, where_fn<uint8_t>{});
   case 2:
@@ -92,7 +92,7 @@ static df_status where_run(const df_call *call) {
 }
 
 static const char *where_accepts(const df_node *node) {
-  const int64_t bytes = df_item_bytes(node->outputs[0].dtype);
+  const int64_t bytes = df_item_bytes(node->outputs[0]->dtype);
   return bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : df_accepts_rank(node);
 }
 

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 PAIRS(DEFINE)
 
 static df_status cast_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
 #define TRY(source, S, target, T, expression)                                                      \
   if (x->dtype == source && y->dtype == target)                                                    \
     return df_map<T, S>(call, source##_to_##target{});

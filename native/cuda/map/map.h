@@ -94,10 +94,10 @@ static inline bool df_walk_plan(df_walk<N> *walk, const int64_t *shape, int32_t 
 /* accepts: axes that can't be walked over are refused before they could fail. */
 static inline const char *df_accepts_rank(const df_node *node) {
   for (int32_t i = 0; i < node->n_outputs; i++)
-    if (node->outputs[i].rank > DF_WALK_RANK)
+    if (node->outputs[i]->rank > DF_WALK_RANK)
       return "more than 12 axes are not supported";
   for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].rank > DF_WALK_RANK)
+    if (node->inputs[i]->rank > DF_WALK_RANK)
       return "more than 12 axes are not supported";
   return nullptr;
 }
@@ -225,23 +225,23 @@ static df_status df_map_launch(const df_call *call, F f, TO *out, std::index_seq
                                const TI *...in) {
   constexpr int N = sizeof...(TI);
   constexpr int V = static_cast<int>(16 / std::max({sizeof(TO), sizeof(TI)...}));
-  const df_tensor *to = &call->outputs[0];
+  const df_tensor *to = call->outputs[0];
   const int64_t n = df_elements(to);
   if (n == 0)
     return DF_OK;
   unsigned single = 0;
   bool flat = df_is_aligned<V>(out);
   for (int k = 0; k < N; k++) {
-    const bool one = df_elements(&call->inputs[k]) == 1;
+    const bool one = df_elements(call->inputs[k]) == 1;
     single |= one ? 1u << k : 0u;
-    flat = flat && (one || (df_elements(&call->inputs[k]) == n && df_contiguous(&call->inputs[k])));
+    flat = flat && (one || (df_elements(call->inputs[k]) == n && df_contiguous(call->inputs[k])));
   }
   flat = flat && ((single >> I & 1 || df_is_aligned<V>(in)) && ...);
   if (flat)
     return DF_LAUNCH(call, (df_map_flat<V, F, TO, TI...>), df_blocks(n, DF_BLOCK * V), DF_BLOCK, 0,
                      f, out, n, single, in...);
   df_walk<N> walk;
-  const df_tensor *const operands[N] = {&call->inputs[I]...};
+  const df_tensor *const operands[N] = {call->inputs[I]...};
   if (!df_walk_plan(&walk, to->shape, to->rank, operands))
     return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
   /* For the types that models broadcast: each kernel more is compiled for every op. */

@@ -183,7 +183,7 @@ static df_status run_by_tables(const df_call *const *calls, int64_t count) {
   table<MOST> t{};
   for (int64_t i = 0; i < count; i++) {
     parameter p{};
-    p.count = df_elements(&calls[i]->inputs[0]);
+    p.count = df_elements(calls[i]->inputs[0]);
     df_status status = describe(calls[i], &p, static_cast<const Step *>(nullptr));
     if (!status && t.count == MOST)
       status = launch<Step>(calls[i], &t);
@@ -242,7 +242,7 @@ static int64_t partials_of(int64_t count) { return df_max(1, df_min(DF_BLOCK, co
 
 /* square_sum(x, before?) -> before + the sum of x^2 */
 static df_status square_run(const df_call *call) {
-  const int64_t count = df_elements(&call->inputs[0]), n_partials = partials_of(count);
+  const int64_t count = df_elements(call->inputs[0]), n_partials = partials_of(count);
   const float *before = df_in<const float>(call, 1);
   float *out = df_out<float>(call, 0);
   double *partials = n_partials > 1 ? static_cast<double *>(call->workspace) : nullptr;
@@ -255,7 +255,7 @@ static df_status square_run(const df_call *call) {
 
 static df_status square_prepare(const df_node *node, df_prepared *out, df_error *) {
   const int64_t n_partials =
-      partials_of(df_product(node->inputs[0].shape, 0, node->inputs[0].rank));
+      partials_of(df_product(node->inputs[0]->shape, 0, node->inputs[0]->rank));
   if (n_partials > 1)
     out->workspace = n_partials * static_cast<int64_t>(sizeof(double));
   return DF_OK;

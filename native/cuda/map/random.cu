@@ -140,7 +140,7 @@ static df_status run(const df_call *call, source s, int32_t key, int64_t stream)
   s.key = df_in<const uint64_t>(call, key);
   s.stream = static_cast<uint32_t>(stream);
   s.out = df_out<float>(call, 0);
-  s.count = df_elements(&call->outputs[0]);
+  s.count = df_elements(call->outputs[0]);
   if (s.count == 0)
     return DF_OK;
   const uintptr_t both = reinterpret_cast<uintptr_t>(s.out) | reinterpret_cast<uintptr_t>(s.x);

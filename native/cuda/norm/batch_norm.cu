@@ -244,7 +244,7 @@ static forward forward_of(const df_call *call) {
 }
 
 static df_status inference_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   if (df_elements(x) == 0)
     return DF_OK;
   const forward f = forward_of(call);
@@ -255,7 +255,7 @@ static df_status inference_run(const df_call *call) {
 }
 
 static df_status train_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   layout l = layout_of(x->shape, x->rank);
   if (l.plan.rows == 0)
     return DF_OK;
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
 }
 
 template <bool fixed> static df_status grad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
+  const df_tensor *x = call->inputs[1];
   layout l = layout_of(x->shape, x->rank);
   if (l.plan.rows == 0)
     return DF_OK;
@@ -402,17 +402,17 @@ static df_status prepare(const df_operand *x, df_prepared *out) {
   return DF_OK;
 }
 static df_status train_prepare(const df_node *node, df_prepared *out, df_error *) {
-  return prepare(&node->inputs[0], out);
+  return prepare(node->inputs[0], out);
 }
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
-  return prepare(&node->inputs[1], out);
+  return prepare(node->inputs[1], out);
 }
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : nullptr;
+  return node->inputs[0]->rank < 2 ? "x must have a batch and a channel axis" : nullptr;
 }
 static const char *grad_accepts(const df_node *node) {
-  return node->inputs[1].rank < 2 ? "x must have a batch and a channel axis" : nullptr;
+  return node->inputs[1]->rank < 2 ? "x must have a batch and a channel axis" : nullptr;
 }
 
 static const df_kernel records[] = {

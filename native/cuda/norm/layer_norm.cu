@@ -109,7 +109,7 @@ template <typename N> static extent extent_of(const N *of, const int64_t *shape,
 }
 
 static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   const extent e = extent_of(node, x->shape, x->rank);
   const df_rows plan = df_rows_plan(e.rows, e.n, true);
   if (plan.splits > 1)
@@ -127,7 +127,7 @@ static df_status clear(const df_call *call, float *at, int64_t count) {
 }
 
 static df_status norm_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   const extent e = extent_of(call, x->shape, x->rank);
   row_norm s{};
   s.y = df_out<float>(call, 0);
@@ -310,9 +310,9 @@ __global__ void __launch_bounds__(SIDE *MOST_BELOW)
 }
 
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
-  if (node->outputs[1].dtype == DF_NONE && node->outputs[2].dtype == DF_NONE)
+  if (node->outputs[1]->dtype == DF_NONE && node->outputs[2]->dtype == DF_NONE)
     return DF_OK;
-  const df_operand *x = &node->inputs[1];
+  const df_operand *x = node->inputs[1];
   const extent e = extent_of(node, x->shape, x->rank);
   out->workspace = partial_count(df_rows_plan(e.rows, e.n, false)) * 2 * e.n *
                    static_cast<int64_t>(sizeof(float));
@@ -320,7 +320,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *)
 }
 
 static df_status grad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[1];
+  const df_tensor *x = call->inputs[1];
   const extent e = extent_of(call, x->shape, x->rank);
   float *dscale = df_out<float>(call, 1), *dbias = df_out<float>(call, 2);
   if (e.rows * e.n == 0) {

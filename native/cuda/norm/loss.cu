@@ -32,7 +32,7 @@ static shape shape_of(const df_call *call, const df_tensor *logits) {
 }
 
 static labels labels_of(const df_call *call, int32_t input, int64_t classes) {
-  const df_tensor *given = &call->inputs[input];
+  const df_tensor *given = call->inputs[input];
   return {given->data, classes, df_attr_int(call, DF_SOFTMAX_CROSS_ENTROPY_IGNORE_INDEX),
           given->dtype == DF_INT64};
 }
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_co
 
 /* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, lse? */
 static df_status forward_run(const df_call *call) {
-  const shape s = shape_of(call, &call->inputs[0]);
+  const shape s = shape_of(call, call->inputs[0]);
   if (s.outer * s.inner == 0)
     return DF_OK;
   const forward f{df_out<float>(call, 0),
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(DF_BLOCK) loss_gradient_fours(gradient g) {
 
 /* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
 static df_status gradient_run(const df_call *call) {
-  const shape s = shape_of(call, &call->inputs[1]);
+  const shape s = shape_of(call, call->inputs[1]);
   const int64_t count = s.outer * s.classes * s.inner;
   if (count == 0)
     return DF_OK;

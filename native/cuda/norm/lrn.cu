@@ -96,7 +96,7 @@ static job job_of(const df_call *call, const df_tensor *x) {
 }
 
 static df_status forward_run(const df_call *call) {
-  job j = job_of(call, &call->inputs[0]);
+  job j = job_of(call, call->inputs[0]);
   j.y = df_out<float>(call, 0);
   j.scale = df_out<float>(call, 1);
   if (j.count == 0)
@@ -105,7 +105,7 @@ static df_status forward_run(const df_call *call) {
 }
 
 static df_status backward_run(const df_call *call) {
-  job j = job_of(call, &call->inputs[1]);
+  job j = job_of(call, call->inputs[1]);
   j.dx = df_out<float>(call, 0);
   j.dy = df_in<const float>(call, 0);
   j.old_y = df_in<const float>(call, 2);
@@ -116,7 +116,7 @@ static df_status backward_run(const df_call *call) {
 }
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : nullptr;
+  return node->inputs[0]->rank < 2 ? "x must have a batch and a channel axis" : nullptr;
 }
 
 static const df_kernel records[] = {

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK)
 /* ---- Running -------------------------------------------------------------------------------- */
 
 template <typename Op> static df_status run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
   const int64_t axis = df_axis(call, DF_SOFTMAX_AXIS, y->rank);
@@ -176,7 +176,7 @@ template <typename Op> static df_status run(const df_call *call) {
 
 /* Workspace for the states of splits. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *y = &node->outputs[0];
+  const df_operand *y = node->outputs[0];
   if (df_operand_elements(y) == 0 || y->rank == 0)
     return DF_OK;
   const int64_t axis = df_axis(node, DF_SOFTMAX_AXIS, y->rank);

@@ -145,7 +145,7 @@ static int64_t run_count(int64_t out_size) { return df_max(1, df_divide_up(out_s
 
 /* Workspace for the bounds. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *dy = &node->inputs[0], *dx = &node->outputs[0];
+  const df_operand *dy = node->inputs[0], *dx = node->outputs[0];
   const int64_t in_size = df_product(dx->shape, 2, dx->rank);
   const int64_t out_size = df_product(dy->shape, 2, dy->rank);
   if (strip_count(in_size) > 1)
@@ -155,7 +155,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   if (df_elements(dx) == 0)
     return DF_OK;
   job j{};
@@ -185,7 +185,7 @@ static df_status run(const df_call *call) {
 }
 
 static const char *accepts(const df_node *node) {
-  const df_operand *dy = &node->inputs[0], *dx = &node->outputs[0];
+  const df_operand *dy = node->inputs[0], *dx = node->outputs[0];
   if (dx->rank < 3)
     return "there is no spatial axis";
   if (df_product(dx->shape, 2, dx->rank) > INT32_MAX ||

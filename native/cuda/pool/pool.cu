@@ -191,7 +191,7 @@ static job job_of(const df_call *call, const window &w, const int32_t (&size)[AX
   j.w = w;
   j.to = df_out<float>(call, 0);
   j.from = df_in<const float>(call, 0);
-  j.count = df_elements(&call->outputs[0]);
+  j.count = df_elements(call->outputs[0]);
   j.index64 = j.count > INT32_MAX;
   for (int axis = 0; axis < AXES && j.count > 0; axis++)
     j.divisors[axis] = df_divisor_of(size[axis]);
@@ -199,7 +199,7 @@ static job job_of(const df_call *call, const window &w, const int32_t (&size)[AX
 }
 
 static df_status max_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const window w = window_of(call, DF_MAX_POOL_KERNEL, x->shape, y->shape, x->rank);
   job j = job_of(call, w, w.out);
   j.indices = df_out<int32_t>(call, 1);
@@ -209,7 +209,7 @@ static df_status max_run(const df_call *call) {
 }
 
 static df_status avg_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const window w = window_of(call, DF_MAX_POOL_KERNEL, x->shape, y->shape, x->rank);
   job j = job_of(call, w, w.out);
   j.pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0;
@@ -219,7 +219,7 @@ static df_status avg_run(const df_call *call) {
 }
 
 static df_status avg_grad_run(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   const window w = window_of(call, DF_AVG_POOL_GRAD_KERNEL, dx->shape, dy->shape, dx->rank);
   job j = job_of(call, w, w.in);
   j.pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0;
@@ -241,10 +241,10 @@ static const char *accepts_planes(const df_node *node, int32_t first, const df_o
   return w.padded > INT32_MAX / 2 ? "a plane with its padding has too many elements" : nullptr;
 }
 static const char *accepts(const df_node *node) {
-  return accepts_planes(node, DF_MAX_POOL_KERNEL, &node->inputs[0], &node->outputs[0]);
+  return accepts_planes(node, DF_MAX_POOL_KERNEL, node->inputs[0], node->outputs[0]);
 }
 static const char *accepts_grad(const df_node *node) {
-  return accepts_planes(node, DF_AVG_POOL_GRAD_KERNEL, &node->outputs[0], &node->inputs[0]);
+  return accepts_planes(node, DF_AVG_POOL_GRAD_KERNEL, node->outputs[0], node->inputs[0]);
 }
 
 static const df_kernel records[] = {

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(DF_BLOCK) resample_gradient(sampling s) {
 }
 
 static sampling sampling_of(const df_call *call) {
-  const df_tensor *index = &call->inputs[1], *out = &call->outputs[0];
+  const df_tensor *index = call->inputs[1], *out = call->outputs[0];
   const int64_t axis = df_axis(call, DF_RESAMPLE_AXIS, out->rank);
   sampling s{};
   s.out = df_out<float>(call, 0);
@@ -109,7 +109,7 @@ static sampling sampling_of(const df_call *call) {
   s.weight = df_in<const float>(call, 2);
   s.results = index->shape[0];
   s.taps = index->shape[1];
-  s.size = call->inputs[0].shape[axis];
+  s.size = call->inputs[0]->shape[axis];
   s.inner = df_product(out->shape, axis + 1, out->rank);
   s.along = out->shape[axis];
   s.count = df_elements(out);
@@ -146,17 +146,17 @@ static df_status grad_run(const df_call *call) {
 
 /* Workspace for first and next. */
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *dx = &node->outputs[0];
+  const df_operand *dx = node->outputs[0];
   const int64_t size = dx->shape[df_axis(node, DF_RESAMPLE_GRAD_AXIS, dx->rank)];
   out->workspace =
-      (size + df_operand_elements(&node->inputs[1])) * static_cast<int64_t>(sizeof(int32_t));
+      (size + df_operand_elements(node->inputs[1])) * static_cast<int64_t>(sizeof(int32_t));
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node) {
-  if (df_operand_elements(&node->inputs[1]) > INT32_MAX)
+  if (df_operand_elements(node->inputs[1]) > INT32_MAX)
     return "the table has more entries than an int32 can count";
-  return node->inputs[1].shape[1] < 1 ? "the table has no taps" : nullptr;
+  return node->inputs[1]->shape[1] < 1 ? "the table has no taps" : nullptr;
 }
 
 static const df_kernel records[] = {

@@ -189,11 +189,11 @@ static df_status run(const df_call *call, const backward &b) {
 
 /* Input 0 is r, output 0 is dx. */
 static const char *accepts(const df_node *node) {
-  return df_recurrent_accepts(&node->outputs[0], &node->inputs[0]);
+  return df_recurrent_accepts(node->outputs[0], node->inputs[0]);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_recurrent s = df_recurrent_of(node->outputs[0].shape, node->inputs[0].shape);
+  const df_recurrent s = df_recurrent_of(node->outputs[0]->shape, node->inputs[0]->shape);
   out->workspace = layout_of(s).end * static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
@@ -201,7 +201,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 /* |kept|: the input that is the kept state; cotangents of y and of the last state follow it. */
 static backward backward_of(const df_call *call, int64_t gates, int32_t kept, int32_t lengths) {
   backward b{};
-  b.sizes = df_recurrent_of(call->outputs[0].shape, call->inputs[0].shape);
+  b.sizes = df_recurrent_of(call->outputs[0]->shape, call->inputs[0]->shape);
   b.sizes.gates = gates;
   b.sizes.reverse = df_attr_int(call, DF_LSTM_REVERSE) != 0;
   df_recurrent_lengths(&b.sizes, call, lengths);

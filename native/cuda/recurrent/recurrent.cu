@@ -156,11 +156,11 @@ static df_status run(const df_call *call, const forward &f) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static const char *accepts(const df_node *node) {
-  return df_recurrent_accepts(&node->inputs[0], &node->inputs[1]);
+  return df_recurrent_accepts(node->inputs[0], node->inputs[1]);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_recurrent s = df_recurrent_of(node->inputs[0].shape, node->inputs[1].shape);
+  const df_recurrent s = df_recurrent_of(node->inputs[0]->shape, node->inputs[1]->shape);
   out->workspace = df_recurrent_floats(df_recurrent_product(s, nullptr, false)) *
                    static_cast<int64_t>(sizeof(float));
   return DF_OK;
@@ -169,7 +169,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 /* What all three share: x, r, the first state, the lengths; y and the last state. */
 static forward forward_of(const df_call *call, int64_t gates, int32_t h, int32_t lengths) {
   forward f{};
-  f.sizes = df_recurrent_of(call->inputs[0].shape, call->inputs[1].shape);
+  f.sizes = df_recurrent_of(call->inputs[0]->shape, call->inputs[1]->shape);
   f.sizes.gates = gates;
   f.sizes.reverse = df_attr_int(call, DF_LSTM_REVERSE) != 0;
   df_recurrent_lengths(&f.sizes, call, lengths);

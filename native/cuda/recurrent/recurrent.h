@@ -79,7 +79,7 @@ static inline int64_t df_recurrent_time(const df_recurrent &s, int64_t index) {
 /* Puts the lengths of a call into |s|: input |index|, when it is there. */
 static inline void df_recurrent_lengths(df_recurrent *s, const df_call *call, int32_t index) {
   s->lengths = df_in<const void>(call, index);
-  s->int64_lengths = s->lengths && call->inputs[index].dtype == DF_INT64;
+  s->int64_lengths = s->lengths && call->inputs[index]->dtype == DF_INT64;
 }
 
 /* q = h r' (forward: (batch, hidden) with (gates hidden, hidden)) or dh = dq r (transposed),

@@ -158,7 +158,7 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
 }
 
 template <typename T, bool largest> static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   job j = job_of(x->shape, x->rank, df_attr_int(call, DF_ARGMAX_AXIS));
   j.x = x->data;
   j.y = df_out<int64_t>(call, 0);
@@ -180,7 +180,7 @@ template <typename T, bool largest> static df_status run(const df_call *call) {
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_ARGMAX_AXIS));
   if (j.splits > 1)
     out->workspace = j.outer * j.splits * static_cast<int64_t>(sizeof(candidate<double>));

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 template <typename Op, bool mean> static df_status run(const df_call *call) {
   using T = typename Op::T;
   using W = typename Op::W;
-  const df_tensor *from = &call->inputs[0];
+  const df_tensor *from = call->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(call, DF_REDUCE_SUM_AXES, &n_axes);
   df_reduction p = df_reduction_of(from->shape, from->strides, from->rank, axes, n_axes);
@@ -146,7 +146,7 @@ template <typename Op, bool mean> static df_status run(const df_call *call) {
 
 /* Workspace for the partial results. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
   const df_reduction p = df_reduction_of(x->shape, x->strides, x->rank, axes, n_axes);

@@ -179,7 +179,7 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   if (df_elements(x) == 0)
     return DF_OK;
   job j = job_of(x->shape, x->rank, df_attr_int(call, DF_CUMSUM_AXIS));
@@ -200,7 +200,7 @@ static df_status run(const df_call *call) {
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   if (df_operand_elements(x) == 0)
     return DF_OK;
   const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_CUMSUM_AXIS));

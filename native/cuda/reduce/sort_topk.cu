@@ -196,7 +196,7 @@ static int64_t power_of_two(int64_t at_least) {
 static bool sorts(int64_t size, int64_t k) { return size > KEYS && k > MOST_HELD; }
 
 static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
   const int64_t axis = df_axis(call, DF_TOPK_AXIS, x->rank);
@@ -223,7 +223,7 @@ static df_status run(const df_call *call) {
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = &node->inputs[0], *y = &node->outputs[0];
+  const df_operand *x = node->inputs[0], *y = node->outputs[0];
   const int64_t at = df_axis(node, DF_TOPK_AXIS, x->rank);
   if (df_operand_elements(y) > 0 && sorts(x->shape[at], y->shape[at]))
     out->workspace = df_operand_elements(x) / x->shape[at] * power_of_two(x->shape[at]) *
@@ -232,7 +232,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 }
 
 static const char *accepts(const df_node *node) {
-  const df_operand *x = &node->inputs[0];
+  const df_operand *x = node->inputs[0];
   for (int32_t axis = 0; axis < x->rank; axis++)
     if (x->shape[axis] > UINT32_MAX)
       return "a line has more elements than 32 bits can count";

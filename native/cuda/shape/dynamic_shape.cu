@@ -94,13 +94,13 @@ template <typename T> static df_status launch(const df_call *call, const job &j)
 }
 
 static df_status run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0];
+  const df_tensor *x = call->inputs[0];
   job j{};
   j.x = x->data;
   j.y = df_out<int64_t>(call, 0);
   j.hits = static_cast<int64_t *>(call->workspace);
   j.total = df_elements(x);
-  j.count = call->outputs[0].shape[1];
+  j.count = call->outputs[0]->shape[1];
   j.rank = x->rank;
   for (int32_t axis = 0; axis < x->rank; axis++)
     j.shape[axis] = x->shape[axis];
@@ -128,14 +128,14 @@ static df_status run(const df_call *call) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   job j{};
-  j.total = df_operand_elements(&node->inputs[0]);
+  j.total = df_operand_elements(node->inputs[0]);
   choose_splits(&j);
   out->workspace = j.splits * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node) {
-  return node->inputs[0].rank > MOST_AXES ? "the operand has too many axes" : nullptr;
+  return node->inputs[0]->rank > MOST_AXES ? "the operand has too many axes" : nullptr;
 }
 
 static const df_kernel records[] = {DF_CUDA_KERNEL("nonzero", "any", "f32|f64|i32|i64|bool|u8->i64",

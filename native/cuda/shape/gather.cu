@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(DF_BLOCK) gather_rows(T *y, const T *x, indexi
 }
 
 static df_status gather_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_GATHER_AXIS, x->rank);
-  indexing g = indexing_of(call, &call->inputs[1], x, axis);
+  indexing g = indexing_of(call, call->inputs[1], x, axis);
   int64_t n = df_elements(y), item = df_item_bytes(x->dtype);
   if (n == 0)
     return DF_OK;
@@ -135,16 +135,16 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 /* A number per row of y. */
 static df_status index_add_prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *y = &node->outputs[0];
+  const df_operand *y = node->outputs[0];
   out->workspace = y->shape[df_axis(node, DF_INDEX_ADD_AXIS, y->rank)] *
                    static_cast<int64_t>(sizeof(unsigned long long));
   return DF_OK;
 }
 
 static df_status index_add_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const indexing g =
-      indexing_of(call, &call->inputs[0], y, df_axis(call, DF_INDEX_ADD_AXIS, y->rank));
+      indexing_of(call, call->inputs[0], y, df_axis(call, DF_INDEX_ADD_AXIS, y->rank));
   if (df_elements(y) == 0)
     return g.size || !g.count
                ? df_status(DF_OK)
@@ -187,18 +187,18 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 /* Attribute |index| as a number, an integer or not. */
 static df_number number_of(const df_call *call, int32_t index) {
-  const df_attribute *a = &call->attributes[index];
+  const df_attribute *a = call->attributes[index];
   if (a->kind == DF_ATTR_INT)
     return {static_cast<double>(a->i), a->i, true, false, false};
   return {a->f, 0, false, false, false};
 }
 
 static df_status fill(const df_call *call, df_number start, df_number delta) {
-  const int64_t n = df_elements(&call->outputs[0]);
+  const int64_t n = df_elements(call->outputs[0]);
   if (n == 0)
     return DF_OK;
   return DF_LAUNCH(call, range_elements, df_blocks(n, DF_BLOCK), DF_BLOCK, 0, df_out<void>(call, 0),
-                   call->outputs[0].dtype, n, start, delta);
+                   call->outputs[0]->dtype, n, start, delta);
 }
 
 static df_status full_run(const df_call *call) {
@@ -226,12 +226,11 @@ __global__ void __launch_bounds__(DF_BLOCK)
 }
 
 static df_status one_hot_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const int64_t n = df_elements(y);
   if (n == 0)
     return DF_OK;
-  const indexing g =
-      indexing_of(call, &call->inputs[0], y, df_axis(call, DF_ONE_HOT_AXIS, y->rank));
+  const indexing g = indexing_of(call, call->inputs[0], y, df_axis(call, DF_ONE_HOT_AXIS, y->rank));
   return DF_LAUNCH(call, one_hot_elements, df_blocks(n, DF_BLOCK), DF_BLOCK, 0,
                    df_out<void>(call, 0), y->dtype, n, g);
 }

@@ -56,7 +56,7 @@ static df_status gather(const df_call *call, const entries &e) {
   const df_status status = check(call, e);
   if (status || e.count * e.row == 0)
     return status;
-  return df_by_item(df_item_bytes(call->outputs[0].dtype), [&]<typename T>() {
+  return df_by_item(df_item_bytes(call->outputs[0]->dtype), [&]<typename T>() {
     return DF_LAUNCH(call, (gather_entries<T>), df_blocks(e.count * e.row, DF_BLOCK), DF_BLOCK, 0,
                      df_out<T>(call, 0), df_in<const T>(call, 0), e);
   });
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 static df_status prepare_rows(const df_node *node, int64_t row, df_prepared *out) {
   if (df_scatter_reduction(node->attributes, node->n_attributes) == DF_SCATTER_REPLACE && row > 0)
     out->workspace =
-        df_operand_elements(&node->inputs[0]) / row * static_cast<int64_t>(sizeof(int64_t));
+        df_operand_elements(node->inputs[0]) / row * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
 }
 
@@ -121,14 +121,14 @@ static df_status prepare_elements(const df_node *node, df_prepared *out, df_erro
 }
 
 static df_status prepare_nd(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *data = &node->inputs[0], *indices = &node->inputs[1];
+  const df_operand *data = node->inputs[0], *indices = node->inputs[1];
   const int32_t first = static_cast<int32_t>(df_attr_int(node, DF_SCATTER_ND_BATCH_DIMS));
   const int32_t n = static_cast<int32_t>(indices->shape[indices->rank - 1]);
   return prepare_rows(node, df_product(data->shape, first + n, data->rank), out);
 }
 
 static df_status scatter(const df_call *call, const entries &e) {
-  const df_tensor *data = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *data = call->inputs[0], *y = call->outputs[0];
   const int64_t elements = df_elements(y), item = df_item_bytes(y->dtype);
   const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
   df_status status = check(call, e);
@@ -167,7 +167,7 @@ static df_status scatter_nd_run(const df_call *call) { return scatter(call, by_c
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static const char *accepts_scatter(const df_node *node) {
-  if (node->inputs[0].dtype != DF_FLOAT32 &&
+  if (node->inputs[0]->dtype != DF_FLOAT32 &&
       df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
     return "only float32 elements are reduced";
   return df_entries_accepts(node);

@@ -200,7 +200,7 @@ df_status df_copy_box(const df_call *call, void *to, const int64_t *to_strides, 
 /* ---- copy: y = x, x with any strides, y contiguous ------------------------------------------ */
 
 static df_status copy_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   if (y->data == x->data && df_contiguous(x))
     return DF_OK;
   return df_copy_box(call, y->data, y->strides, x->data, x->strides, y->shape, y->rank,
@@ -210,13 +210,13 @@ static df_status copy_run(const df_call *call) {
 /* ---- concat(xs...; axis): the inputs one behind another along |axis| ------------------------ */
 
 static df_status concat_run(const df_call *call) {
-  const df_tensor *y = &call->outputs[0];
+  const df_tensor *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
   const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = static_cast<char *>(y->data);
   df_status status = DF_OK;
   for (int32_t i = 0; i < call->n_inputs && !status; i++) {
-    const df_tensor *x = &call->inputs[i];
+    const df_tensor *x = call->inputs[i];
     status = df_copy_box(call, to, y->strides, x->data, x->strides, x->shape, x->rank, item);
     to += x->shape[axis] * apart * item;
   }
@@ -227,7 +227,7 @@ static df_status concat_run(const df_call *call) {
  * Zeros of |shape| with dy written where the slice read. */
 
 static df_status slice_grad_run(const df_call *call) {
-  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
   const int64_t item = df_item_bytes(dx->dtype), bytes = df_elements(dx) * item;
   int32_t n_starts, n_steps;
   const int64_t *starts = df_attr_ints(call, DF_SLICE_GRAD_STARTS, &n_starts);
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 }
 
 static df_status pad_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   int32_t n_pads;
   const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
   pad_shape s{x->rank, PAD_CONSTANT, 0, {}, {}, {}, {}};

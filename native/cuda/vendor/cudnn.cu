@@ -294,7 +294,7 @@ template <kind KIND> df_status grad_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 template <kind KIND> const char *accepts(const df_node *node) {
-  const int32_t rank = node->inputs[0].rank;
+  const int32_t rank = node->inputs[0]->rank;
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
   const df_conv conv = conv_of(KIND, node);

@@ -50,8 +50,12 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
 static df_status run_iteration(const df_loop *loop, int64_t iteration, running *r) {
   for (int32_t i = 0; i < loop->n_moving; i++) {
     const df_moving *moving = &loop->moving[i];
-    *moving->pointer = (char *)moving->base + iteration * moving->stride +
-                       (iteration & 1 ? moving->buffer_stride : 0);
+    const int64_t distance =
+        iteration * moving->stride + (iteration & 1 ? moving->buffer_stride : 0);
+    if (moving->offset)
+      *moving->offset = moving->first + distance;
+    else
+      *moving->pointer = (char *)moving->base + distance;
   }
   int32_t failed;
   df_status status = run_steps(loop, r, &failed);
@@ -66,9 +70,9 @@ static df_status run_iteration(const df_loop *loop, int64_t iteration, running *
 /* As long as the condition holds; see DF_WHILE. */
 static df_status run_while(const df_ready *step, running *r) {
   const df_loop *loop = step->loop;
-  const int64_t wanted = *(const int64_t *)step->call.inputs[0].data;
-  const volatile uint8_t *go = step->call.inputs[1].data;
-  int64_t *number = step->call.outputs[0].data, *made = step->call.outputs[1].data;
+  const int64_t wanted = *(const int64_t *)step->call.inputs[0]->data;
+  const volatile uint8_t *go = step->call.inputs[1]->data;
+  int64_t *number = step->call.outputs[0]->data, *made = step->call.outputs[1]->data;
   int64_t iteration = 0;
   for (; iteration < wanted && *go; iteration++) {
     if (df_is_cancelled(r->cancel))
@@ -95,7 +99,7 @@ static df_status run_loop(const df_ready *step, running *r) {
   if (loop->kind == DF_WHILE)
     return run_while(step, r);
   if (loop->kind == DF_WHEN &&
-      (*(const uint8_t *)step->call.inputs[0].data != 0) != (loop->when != 0))
+      (*(const uint8_t *)step->call.inputs[0]->data != 0) != (loop->when != 0))
     return DF_OK;
   for (int64_t iteration = 0; iteration < loop->iterations; iteration++) {
     df_status status = run_iteration(loop, iteration, r);
@@ -146,17 +150,17 @@ df_status df_segment_prepare(void *device, const df_segment *segment, void **pre
 df_status df_segment_run(void *device, void *prepared, const df_run *run, df_error *error) {
   (void)device;
   df_resolved *resolved = prepared;
+  const size_t least = offsetof(df_run, fault) + sizeof run->fault; /* as in 2.0 */
+  if (run->struct_size < least)
+    return df_error_set(error, DF_INVALID, -1, "the run has struct_size %u, expected at least %zu",
+                        run->struct_size, least);
   df_status status = patch_slots(resolved, run, error);
   if (status)
     return status;
-  /* ABI 1.0 knew neither; members that come behind them must not matter here. */
-  const int old = run->struct_size < offsetof(df_run, fault) + sizeof(df_fault *);
-  void *stream = old ? NULL : run->stream;
-  df_fault *fault = old ? NULL : run->fault;
-  if (stream != resolved->stream || fault != resolved->fault) {
-    give_stream(&resolved->loop, stream, fault);
-    resolved->stream = stream;
-    resolved->fault = fault;
+  if (run->stream != resolved->stream || run->fault != resolved->fault) {
+    give_stream(&resolved->loop, run->stream, run->fault);
+    resolved->stream = run->stream;
+    resolved->fault = run->fault;
   }
   resolved->error.text[0] = 0;
   running r = {.cancel = run->cancel, .error = &resolved->error};

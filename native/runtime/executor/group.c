@@ -2,7 +2,6 @@
  * hundreds of parameters becomes one call, which a device can make one launch of. */
 #include "executor/group.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 /* Memory that a step reads or writes. */
@@ -30,10 +29,10 @@ static int alike(const df_segment *segment, const df_step *a, const df_step *b) 
   if (b->body || a->kernel != b->kernel || a->n_inputs != b->n_inputs ||
       a->n_outputs != b->n_outputs)
     return 0;
-  const df_operand *x = segment->operands + a->first_operand;
-  const df_operand *y = segment->operands + b->first_operand;
+  const df_operand *const *x = segment->operands + a->first_operand;
+  const df_operand *const *y = segment->operands + b->first_operand;
   for (int32_t i = 0; i < a->n_inputs + a->n_outputs; i++)
-    if (x[i].dtype != y[i].dtype || (x[i].arena < 0) != (y[i].arena < 0))
+    if (x[i]->dtype != y[i]->dtype || (x[i]->arena < 0) != (y[i]->arena < 0))
       return 0;
   return 1;
 }
@@ -43,9 +42,9 @@ static int alike(const df_segment *segment, const df_step *a, const df_step *b) 
 static int independent(const df_segment *segment, int32_t begin, int32_t end, touch *touches) {
   int64_t count = 0;
   for (int32_t s = begin; s < end; s++) {
-    const df_step *step = &segment->steps[s];
+    const df_step *step = segment->steps[s];
     for (int64_t i = 0; i < operands_of(step); i++) {
-      const df_operand *operand = &segment->operands[step->first_operand + i];
+      const df_operand *operand = segment->operands[step->first_operand + i];
       if (operand->arena < 0 || operand->bytes <= 0)
         continue;
       int writes = i >= step->n_inputs && i <= step->n_inputs + step->n_outputs;
@@ -76,7 +75,7 @@ static df_status group(const df_segment *segment, df_ready *steps, int32_t begin
                        void *(*take)(void *context, int64_t count, int64_t size), void *context) {
   int64_t most = 0;
   for (int32_t s = begin; s < end; s++)
-    most += operands_of(&segment->steps[s]);
+    most += operands_of(segment->steps[s]);
   touch *touches = malloc((size_t)most * sizeof *touches);
   if (!touches)
     return DF_OK; /* they run one by one */
@@ -89,26 +88,22 @@ static df_status group(const df_segment *segment, df_ready *steps, int32_t begin
     return DF_OUT_OF_MEMORY;
   for (int32_t s = begin; s < end; s++)
     calls[s - begin] = &steps[s].call;
-  steps[begin].run_many = segment->steps[begin].kernel->run_many;
+  steps[begin].run_many = segment->steps[begin]->kernel->run_many;
   steps[begin].calls = calls;
   steps[begin].group = end - begin;
   return DF_OK;
 }
 
-static int has_run_many(const df_step *step) {
-  return !step->body &&
-         step->kernel->struct_size >= offsetof(df_kernel, run_many) + sizeof(df_kernel_run_many) &&
-         step->kernel->run_many;
-}
+static int has_run_many(const df_step *step) { return !step->body && step->kernel->run_many; }
 
 df_status df_group_steps(const df_segment *segment, df_ready *steps,
                          void *(*take)(void *context, int64_t count, int64_t size), void *context) {
   for (int32_t begin = 0, end; begin < segment->n_steps; begin = end) {
-    const df_step *first = &segment->steps[begin];
+    const df_step *first = segment->steps[begin];
     end = begin + 1;
     if (!has_run_many(first))
       continue;
-    while (end < segment->n_steps && alike(segment, first, &segment->steps[end]))
+    while (end < segment->n_steps && alike(segment, first, segment->steps[end]))
       end++;
     df_status status = end - begin < 2 ? DF_OK : group(segment, steps, begin, end, take, context);
     if (status)

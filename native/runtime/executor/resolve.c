@@ -53,30 +53,6 @@ void df_resolved_free(df_resolved *resolved) {
 
 /* ---- Where an operand lies ------------------------------------------------------------------ */
 
-/* Bytes of an element; those of 4 and 2 bits take one each. */
-static int64_t item_bytes(int32_t dtype) {
-  switch (dtype) {
-  case DF_FLOAT64:
-  case DF_INT64:
-  case DF_UINT64:
-  case DF_COMPLEX64:
-    return 8;
-  case DF_COMPLEX128:
-    return 16;
-  case DF_FLOAT32:
-  case DF_INT32:
-  case DF_UINT32:
-    return 4;
-  case DF_FLOAT16:
-  case DF_BFLOAT16:
-  case DF_INT16:
-  case DF_UINT16:
-    return 2;
-  default:
-    return 1;
-  }
-}
-
 static int is_empty(const df_operand *operand) {
   for (int32_t axis = 0; axis < operand->rank; axis++)
     if (operand->shape[axis] == 0)
@@ -84,14 +60,13 @@ static int is_empty(const df_operand *operand) {
   return 0;
 }
 
-/* Bytes from the operand's lowest element up to its first one: not zero only with negative strides.
- */
+/* Bytes from the operand's lowest element up to its first one; not zero with negative strides. */
 static int64_t bytes_below(const df_operand *operand) {
   int64_t elements = 0;
   for (int32_t axis = 0; axis < operand->rank && operand->strides; axis++)
     if (operand->strides[axis] < 0)
       elements -= operand->strides[axis] * (operand->shape[axis] - 1);
-  return elements * item_bytes(operand->dtype);
+  return elements * operand->item_bytes;
 }
 
 static int64_t buffer_stride_of(const context *c, int64_t index) {
@@ -103,7 +78,7 @@ static df_status check_range(context *c, int64_t index, const df_operand *operan
   if (operand->arena < 0 || operand->arena >= c->segment->n_arenas)
     return df_error_set(c->error, DF_INVALID, c->step, "operand %lld is in arena %d of %d",
                         (long long)index, operand->arena, c->segment->n_arenas);
-  int64_t size = c->segment->arenas[operand->arena].bytes;
+  int64_t size = c->segment->arenas[operand->arena]->bytes;
   int64_t iterations = c->body ? c->body->iterations : 1;
   int64_t buffer_stride = buffer_stride_of(c, index);
   /* Even and odd iterations each move in one direction, so the first and the last bound them. */
@@ -129,44 +104,65 @@ static df_status check_range(context *c, int64_t index, const df_operand *operan
 }
 
 /* Sees to it that *pointer holds the operand's address: now, on every iteration, and when a slot
- * changes. */
-static df_status locate(context *c, int64_t index, void **pointer) {
-  const df_operand *operand = &c->segment->operands[index];
+ * changes. With handles it holds the base of the buffer, and *offset how far behind that the
+ * operand lies. */
+static df_status locate(context *c, int64_t index, void **pointer, int64_t *offset) {
+  const df_operand *operand = c->segment->operands[index];
   df_status status = check_range(c, index, operand);
   if (status)
     return status;
-  const df_arena *arena = &c->segment->arenas[operand->arena];
-  int64_t buffer_stride = buffer_stride_of(c, index);
+  const df_arena *arena = c->segment->arenas[operand->arena];
+  const int handle = c->segment->flags & DF_HANDLES;
+  const int64_t buffer_stride = buffer_stride_of(c, index), added = handle ? 0 : operand->offset;
+  if (handle)
+    *offset = operand->offset;
   if (c->body && (operand->iteration_stride || buffer_stride)) {
     df_moving *moving = &c->loop->moving[c->loop->n_moving++];
-    *moving = (df_moving){
-        .pointer = pointer, .stride = operand->iteration_stride, .buffer_stride = buffer_stride};
-    pointer = &moving->base;
+    *moving = (df_moving){.pointer = pointer,
+                          .offset = handle ? offset : NULL,
+                          .first = operand->offset,
+                          .stride = operand->iteration_stride,
+                          .buffer_stride = buffer_stride};
+    if (!handle)
+      pointer = &moving->base;
   }
   if (arena->slot < 0) {
-    *pointer = (char *)arena->base + operand->offset;
+    *pointer = (char *)arena->base + added;
     return DF_OK;
   }
   df_slot *slot = &c->out->slots[arena->slot];
   df_patch *patch = take(c, 1, sizeof *patch);
   if (!patch)
     return DF_OUT_OF_MEMORY;
-  *patch = (df_patch){.pointer = pointer, .offset = operand->offset, .next = slot->patches};
+  *patch = (df_patch){.pointer = pointer, .offset = added, .next = slot->patches};
   slot->patches = patch;
   return DF_OK;
 }
 
 static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
-  const df_operand *operand = &c->segment->operands[index];
+  const df_operand *operand = c->segment->operands[index];
   int empty = operand->dtype != DF_NONE && is_empty(operand);
+  out->struct_size = sizeof *out;
   if (operand->dtype == DF_NONE || (operand->arena == -1 && !empty))
-    return DF_OK; /* absent: all zero */
-  *out = (df_tensor){.shape = operand->shape,
-                     .strides = operand->strides,
-                     .bytes = operand->bytes,
+    return DF_OK; /* absent: all else is zero */
+  *out = (df_tensor){.struct_size = sizeof *out,
                      .dtype = operand->dtype,
-                     .rank = operand->rank};
-  return empty ? DF_OK : locate(c, index, &out->data);
+                     .rank = operand->rank,
+                     .item_bytes = operand->item_bytes,
+                     .shape = operand->shape,
+                     .strides = operand->strides,
+                     .bytes = operand->bytes};
+  return empty ? DF_OK : locate(c, index, &out->data, &out->offset);
+}
+
+/* |count| tensors for the operands from number |first| on, unresolved; null with the error filled.
+ */
+static df_tensor **take_tensors(context *c, int64_t count) {
+  df_tensor **tensors = take(c, count, sizeof *tensors);
+  df_tensor *records = take(c, count, sizeof *records);
+  for (int64_t i = 0; tensors && records && i < count; i++)
+    tensors[i] = &records[i];
+  return records ? tensors : NULL;
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
@@ -178,23 +174,26 @@ static df_status resolve_control(context *c, const df_step *step, df_ready *out)
   static const int32_t inputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 1, [DF_WHILE] = 2};
   static const int32_t outputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 0, [DF_WHILE] = 2};
   int32_t kind = step->body->kind;
+  if (kind != DF_REPEAT && c->segment->flags & DF_HANDLES)
+    return df_error_set(c->error, DF_UNSUPPORTED, c->step,
+                        "whether a body runs is behind a handle");
   if (kind < DF_REPEAT || kind > DF_WHILE || step->n_inputs != inputs[kind] ||
       step->n_outputs != outputs[kind])
     return df_error_set(c->error, DF_INVALID, c->step,
                         "a body of kind %d has %d inputs and %d outputs", kind, step->n_inputs,
                         step->n_outputs);
   int64_t n_tensors = (int64_t)step->n_inputs + step->n_outputs;
-  df_tensor *tensors = take(c, n_tensors, sizeof *tensors);
+  df_tensor **tensors = take_tensors(c, n_tensors);
   if (!tensors)
     return DF_OUT_OF_MEMORY;
-  out->call.inputs = tensors;
-  out->call.outputs = tensors + step->n_inputs;
+  out->call.inputs = (const df_tensor *const *)tensors;
+  out->call.outputs = (const df_tensor *const *)tensors + step->n_inputs;
   for (int64_t i = 0; i < n_tensors; i++) {
-    df_status status = resolve_tensor(c, step->first_operand + i, &tensors[i]);
+    df_status status = resolve_tensor(c, step->first_operand + i, tensors[i]);
     if (status)
       return status;
-    if (i < step->n_inputs && c->segment->operands[step->first_operand + i].arena < 0)
-      return df_error_set(c->error, DF_INVALID, c->step, "input %lld of a body has no locate",
+    if (i < step->n_inputs && c->segment->operands[step->first_operand + i]->arena < 0)
+      return df_error_set(c->error, DF_INVALID, c->step, "input %lld of a body has no place",
                           (long long)i);
   }
   return DF_OK;
@@ -209,18 +208,18 @@ static df_status resolve_body(context *c, const df_step *step, df_ready *out) {
   if (!loop)
     return DF_OUT_OF_MEMORY;
   context inner = {
-      .out = c->out, .error = c->error, .segment = &body->segment, .body = body, .step = c->step};
+      .out = c->out, .error = c->error, .segment = body->segment, .body = body, .step = c->step};
   if (body->n_buffer_strides) {
-    int64_t *buffer_strides = take(c, body->segment.n_operands, sizeof *buffer_strides);
+    int64_t *buffer_strides = take(c, body->segment->n_operands, sizeof *buffer_strides);
     if (!buffer_strides)
       return DF_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < body->n_buffer_strides; i++) {
-      int32_t operand = body->buffer_strides[i].operand;
-      if (operand < 0 || operand >= body->segment.n_operands)
+    for (int32_t i = 0; i < body->n_buffer_strides; i++) {
+      int32_t operand = body->buffer_strides[i]->operand;
+      if (operand < 0 || operand >= body->segment->n_operands)
         return df_error_set(c->error, DF_INVALID, c->step,
-                            "buffer stride %lld is of operand %d of %d", (long long)i, operand,
-                            body->segment.n_operands);
-      buffer_strides[operand] = body->buffer_strides[i].distance;
+                            "buffer stride %d is of operand %d of %d", i, operand,
+                            body->segment->n_operands);
+      buffer_strides[operand] = body->buffer_strides[i]->distance;
     }
     inner.buffer_strides = buffer_strides;
   }
@@ -254,9 +253,10 @@ static df_status check_step(context *c, int64_t index, const df_step *step) {
 
 static df_status resolve_call(context *c, int64_t index, const df_step *step, df_ready *out) {
   int64_t n_tensors = (int64_t)step->n_inputs + step->n_outputs;
-  df_tensor *tensors = take(c, n_tensors, sizeof *tensors);
+  df_tensor **tensors = take_tensors(c, n_tensors);
   void **prepacked = step->n_prepacks ? take(c, step->n_prepacks, sizeof *prepacked) : NULL;
-  if (!tensors || (step->n_prepacks && !prepacked))
+  int64_t *offsets = step->n_prepacks ? take(c, step->n_prepacks, sizeof *offsets) : NULL;
+  if (!tensors || (step->n_prepacks && !(prepacked && offsets)))
     return DF_OUT_OF_MEMORY;
   out->run = step->kernel->run;
   out->name = step->kernel->name;
@@ -264,11 +264,12 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
                         .n_inputs = step->n_inputs,
                         .n_outputs = step->n_outputs,
                         .n_attributes = step->n_attributes,
-                        .inputs = tensors,
-                        .outputs = tensors + step->n_inputs,
+                        .inputs = (const df_tensor *const *)tensors,
+                        .outputs = (const df_tensor *const *)tensors + step->n_inputs,
                         .attributes = step->attributes,
                         .state = step->state,
                         .prepacked = prepacked,
+                        .prepacked_offsets = c->segment->flags & DF_HANDLES ? offsets : NULL,
                         .host = df_host_table(),
                         .error = &c->out->error,
                         .threads = c->segment->threads,
@@ -276,20 +277,20 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
   int64_t operand = step->first_operand;
   df_status status = DF_OK;
   for (int64_t i = 0; i < n_tensors && !status; i++)
-    status = resolve_tensor(c, operand++, &tensors[i]);
-  if (!status && c->segment->operands[operand].arena != -1)
-    status = locate(c, operand, &out->call.workspace);
+    status = resolve_tensor(c, operand++, tensors[i]);
+  if (!status && c->segment->operands[operand]->arena != -1)
+    status = locate(c, operand, &out->call.workspace, &out->call.workspace_offset);
   operand++;
   for (int32_t i = 0; i < step->n_prepacks && !status; i++, operand++)
-    if (c->segment->operands[operand].arena != -1)
-      status = locate(c, operand, &prepacked[i]);
+    if (c->segment->operands[operand]->arena != -1)
+      status = locate(c, operand, &prepacked[i], &offsets[i]);
   return status;
 }
 
 /* Resolves c->segment into |out|. */
 static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
   const df_segment *segment = c->segment;
-  const size_t least = offsetof(df_segment, threads) + sizeof segment->threads; /* as in ABI 1.0 */
+  const size_t least = offsetof(df_segment, compiled) + sizeof segment->compiled; /* as in 2.0 */
   if (segment->struct_size < least)
     return df_error_set(c->error, DF_INVALID, c->step,
                         "the segment has struct_size %u, expected at least %zu",
@@ -297,7 +298,7 @@ static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
   /* Steps may share operands, so what can move is counted per step. */
   int64_t most_moving = 0;
   for (int32_t i = 0; i < segment->n_steps && c->body; i++)
-    most_moving += operands_of(&segment->steps[i]);
+    most_moving += operands_of(segment->steps[i]);
   c->loop = out;
   out->iterations = iterations;
   out->n_steps = segment->n_steps;
@@ -306,7 +307,7 @@ static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
   if (!out->steps || !out->moving)
     return DF_OUT_OF_MEMORY;
   for (int32_t i = 0; i < segment->n_steps; i++) {
-    const df_step *step = &segment->steps[i];
+    const df_step *step = segment->steps[i];
     if (!c->body)
       c->step = i;
     df_status status = check_step(c, i, step);
@@ -323,10 +324,10 @@ static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
 static int32_t count_slots(const df_segment *segment) {
   int32_t count = 0;
   for (int32_t i = 0; i < segment->n_arenas; i++)
-    if (segment->arenas[i].slot >= count)
-      count = segment->arenas[i].slot + 1;
+    if (segment->arenas[i]->slot >= count)
+      count = segment->arenas[i]->slot + 1;
   for (int32_t i = 0; i < segment->n_steps; i++) {
-    int32_t inner = segment->steps[i].body ? count_slots(&segment->steps[i].body->segment) : 0;
+    int32_t inner = segment->steps[i]->body ? count_slots(segment->steps[i]->body->segment) : 0;
     if (inner > count)
       count = inner;
   }

@@ -18,11 +18,13 @@ typedef struct df_ready {
 } df_ready;
 
 /* A pointer that moves from iteration to iteration: |base| on iteration 0, + stride each iteration,
- * + buffer_stride on odd ones.
+ * + buffer_stride on odd ones. With handles an offset moves so, from |first|.
  */
 typedef struct df_moving {
   void **pointer;
   void *base;
+  int64_t *offset; /* null without handles */
+  int64_t first;
   int64_t stride;
   int64_t buffer_stride;
 } df_moving;

@@ -6,11 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-/* Whether a device's table is not of an older contract that had no such member. */
-#define HAS(device, member) ((device)->struct_size > offsetof(df_device, member))
 
 /* ---- Devices, their memory, their segments -------------------------------------------------- */
 
@@ -56,32 +52,80 @@ df_status df_hold_device(const df_device *device, const int64_t *values, df_held
   if (!opened)
     return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to open a device");
   *opened = (df_opened){.device = device, .self = device->self, .forks = forks};
-  const int has_open = HAS(device, open) && device->open;
-  df_status status = has_open ? device->open(device->self, values, &opened->self, error) : DF_OK;
+  df_status status =
+      device->open ? device->open(device->self, values, &opened->self, error) : DF_OK;
   if (status) {
     free(opened);
     return status;
   }
-  opened->closes = has_open && HAS(device, close) && device->close;
+  opened->closes = device->open && device->close;
   enter(opened, DF_HELD_DEVICE, held);
   return DF_OK;
 }
 
 df_status df_hold_memory(const df_held *device, int64_t bytes, df_held *held, df_error *error) {
   df_opened *opened = device->opened;
+  held->buffer = (df_buffer){.struct_size = sizeof held->buffer, .bytes = bytes};
   df_status status = opened->device->alloc(opened->self, bytes, &held->buffer, error);
   if (!status)
     enter(opened, DF_HELD_MEMORY, held);
   return status;
 }
 
-df_status df_hold_segment(const df_held *device, const df_segment *segment, df_held *held,
-                          df_error *error) {
+df_status df_hold_staging(const df_held *device, int64_t bytes, df_held *held, df_error *error) {
   df_opened *opened = device->opened;
-  df_status status = opened->device->prepare(opened->self, segment, &held->prepared, error);
+  held->buffer = (df_buffer){.struct_size = sizeof held->buffer, .bytes = bytes};
+  df_status status = opened->device->alloc_staging(opened->self, bytes, &held->buffer, error);
   if (!status)
-    enter(opened, DF_HELD_SEGMENT, held);
+    enter(opened, DF_HELD_STAGING, held);
   return status;
+}
+
+/* What a device compiled, and how many use it. */
+struct df_compiled {
+  void *made;
+  atomic_int users;
+};
+
+df_status df_hold_compiled(const df_held *device, const df_segment *segment, df_held *held,
+                           df_error *error) {
+  df_opened *opened = device->opened;
+  df_compiled *compiled = calloc(1, sizeof *compiled);
+  if (!compiled)
+    return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to compile a segment");
+  df_status status = opened->device->compile(opened->self, segment, &compiled->made, error);
+  if (status) {
+    free(compiled);
+    return status;
+  }
+  atomic_store(&compiled->users, 1);
+  held->compiled = compiled;
+  enter(opened, DF_HELD_COMPILED, held);
+  return DF_OK;
+}
+
+static void let_go_of_compiled(const df_opened *opened, df_compiled *compiled) {
+  if (!compiled || atomic_fetch_sub(&compiled->users, 1) > 1)
+    return;
+  if (is_usable(opened) && opened->device->discard)
+    opened->device->discard(opened->self, compiled->made);
+  free(compiled);
+}
+
+df_status df_hold_segment(const df_held *device, const df_held *compiled, df_segment *segment,
+                          df_held *held, df_error *error) {
+  df_opened *opened = device->opened;
+  if (compiled)
+    segment->compiled = compiled->compiled->made;
+  df_status status = opened->device->prepare(opened->self, segment, &held->prepared, error);
+  if (status)
+    return status;
+  if (compiled) {
+    held->compiled = compiled->compiled;
+    atomic_fetch_add(&held->compiled->users, 1);
+  }
+  enter(opened, DF_HELD_SEGMENT, held);
+  return DF_OK;
 }
 
 void df_let_go(df_held *held) {
@@ -94,7 +138,11 @@ void df_let_go(df_held *held) {
       opened->device->free(opened->self, &held->buffer);
     if (held->kind == DF_HELD_SEGMENT)
       opened->device->release(opened->self, held->prepared);
+    if (held->kind == DF_HELD_STAGING)
+      opened->device->free_staging(opened->self, &held->buffer);
   }
+  let_go_of_compiled(opened, held->compiled);
+  held->compiled = NULL;
   leave(opened);
 }
 
@@ -105,21 +153,25 @@ df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const d
   const size_t capacity = count > 0 ? (size_t)count : 1;
   const df_kernel **kept = calloc(capacity, sizeof *kept);
   df_prepared *prepared = calloc(capacity, sizeof *prepared);
-  if (!kept || !prepared) {
+  df_prepack *prepacks = calloc(capacity * DF_MOST_PREPACKS, sizeof *prepacks);
+  if (!kept || !prepared || !prepacks) {
     free(kept);
     free(prepared);
+    free(prepacks);
     return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to prepare %lld kernels",
                         (long long)count);
   }
-  const df_status status = df_prepare_kernels(count, kernels, nodes, prepared, error);
+  const df_status status = df_prepare_kernels(count, kernels, nodes, prepared, prepacks, error);
   if (status) {
     free(kept);
     free(prepared);
+    free(prepacks);
     return status;
   }
   for (int64_t i = 0; i < count; i++)
     kept[i] = kernels[i];
-  *set = (df_prepared_set){.count = count, .kernels = kept, .prepared = prepared};
+  *set = (df_prepared_set){
+      .count = count, .kernels = kept, .prepared = prepared, .prepacks = prepacks};
   return DF_OK;
 }
 
@@ -127,5 +179,6 @@ void df_release_set(df_prepared_set *set) {
   df_release_kernels(set->count, set->kernels, set->prepared);
   free(set->kernels);
   free(set->prepared);
+  free(set->prepacks);
   *set = (df_prepared_set){0};
 }

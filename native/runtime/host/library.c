@@ -5,12 +5,12 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
-/* Sizes that the tables had in version 1.0. A library built for a later minor has larger ones. */
+/* Sizes that the tables had in version 2.0. A library built for a later minor has larger ones. */
 #define SIZE_UP_TO(type, member) (offsetof(type, member) + sizeof(((type *)0)->member))
 enum {
-  PLUGIN_SIZE = SIZE_UP_TO(df_plugin, devices),
-  DEVICE_SIZE = SIZE_UP_TO(df_device, n_kernels),
-  KERNEL_SIZE = SIZE_UP_TO(df_kernel, reserved)
+  PLUGIN_SIZE = SIZE_UP_TO(df_plugin, n_kernels),
+  DEVICE_SIZE = SIZE_UP_TO(df_device, elapsed),
+  KERNEL_SIZE = SIZE_UP_TO(df_kernel, run_many)
 };
 
 static df_status check_kernel(const char *kind, const char *owner, const df_kernel *kernel,
@@ -64,16 +64,16 @@ static df_status check_device(const df_plugin *plugin, int32_t index, df_error *
 static df_status check_plugin(const df_plugin *plugin, df_error *error) {
   if (!plugin)
     return df_error_set(error, DF_INVALID, -1, "df_plugin_entry returned null");
-  if (plugin->struct_size < PLUGIN_SIZE)
-    return df_error_set(error, DF_INVALID, -1,
-                        "the plugin table has struct_size %u, expected at least %d",
-                        plugin->struct_size, (int)PLUGIN_SIZE);
   if (plugin->abi_major != DF_ABI_MAJOR)
     return df_error_set(
         error, DF_INVALID, -1,
         "built for version %u.%u of the plugin interface, this dataflow has %d.%d; rebuild it "
         "with the headers in dataflow.get_include()",
         plugin->abi_major, plugin->abi_minor, DF_ABI_MAJOR, DF_ABI_MINOR);
+  if (plugin->struct_size < PLUGIN_SIZE)
+    return df_error_set(error, DF_INVALID, -1,
+                        "the plugin table has struct_size %u, expected at least %d",
+                        plugin->struct_size, (int)PLUGIN_SIZE);
   if (plugin->n_devices < 0 || (plugin->n_devices && !plugin->devices))
     return df_error_set(error, DF_INVALID, -1, "the plugin has %d devices and no table of them",
                         plugin->n_devices);
@@ -84,8 +84,6 @@ static df_status check_plugin(const df_plugin *plugin, df_error *error) {
     if (status)
       return status;
   }
-  if (plugin->struct_size < SIZE_UP_TO(df_plugin, n_kernels))
-    return DF_OK;
   return check_kernels("plugin", plugin->name, plugin->kernels, plugin->n_kernels, error);
 }
 

@@ -19,7 +19,7 @@ enum { MOST_ALGORITHMS = 32 };
 /* What a kernel answered, checked before memory is planned with it. */
 static df_status check_answer(const df_kernel *kernel, const df_node *node,
                               const df_prepared *answer, int64_t step, df_error *error) {
-  const int32_t most = sizeof answer->prepacks / sizeof answer->prepacks[0];
+  const int32_t most = DF_MOST_PREPACKS;
   if (answer->workspace < 0)
     return df_error_set(error, DF_INTERNAL, step, "kernel '%s' asks for a workspace of %lld bytes",
                         kernel->name, (long long)answer->workspace);
@@ -28,7 +28,7 @@ static df_status check_answer(const df_kernel *kernel, const df_node *node,
                         "kernel '%s' asks for %d prepacked copies; expected 0 to %d", kernel->name,
                         answer->n_prepacks, most);
   for (int32_t i = 0; i < answer->n_prepacks; i++) {
-    const df_prepack *prepack = &answer->prepacks[i];
+    const df_prepack *prepack = answer->prepacks[i];
     if (prepack->input < 0 || prepack->input >= node->n_inputs || prepack->bytes < 0 ||
         !prepack->prepack)
       return df_error_set(
@@ -65,9 +65,13 @@ static df_status prepare_one(const df_kernel *kernel, const df_node *node, df_pr
 }
 
 df_status df_prepare_kernels(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
-                             df_prepared *prepared, df_error *error) {
+                             df_prepared *prepared, df_prepack *prepacks, df_error *error) {
   for (int64_t i = 0; i < count; i++) {
     prepared[i] = (df_prepared){.struct_size = sizeof(df_prepared)};
+    for (int32_t k = 0; k < DF_MOST_PREPACKS; k++) {
+      prepared[i].prepacks[k] = &prepacks[DF_MOST_PREPACKS * i + k];
+      *prepared[i].prepacks[k] = (df_prepack){.struct_size = sizeof(df_prepack)};
+    }
     df_status status = prepare_one(kernels[i], &nodes[i], &prepared[i], i, error);
     if (status) {
       prepared[i].state = NULL;

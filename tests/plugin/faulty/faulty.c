@@ -17,9 +17,9 @@
 
 /* The usual beginning of a kernel of one operand: x, y and the number of elements. */
 #define UNARY                                                                                      \
-  const float *x = call->inputs[0].data;                                                           \
-  float *y = call->outputs[0].data;                                                                \
-  const int64_t n = df_elements(&call->outputs[0])
+  const float *x = call->inputs[0]->data;                                                          \
+  float *y = call->outputs[0]->data;                                                               \
+  const int64_t n = df_elements(call->outputs[0])
 #define RELU                                                                                       \
   for (int64_t i = 0; i < n; i++)                                                                  \
   y[i] = x[i] < 0 ? 0 : x[i]
@@ -33,7 +33,7 @@
   }
 
 static df_status copy(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t item = df_item_bytes(y->dtype);
   for (int64_t i = 0, n = df_elements(y); i < n; i++) {
     int64_t at = 0, rest = i;
@@ -142,7 +142,7 @@ static void long_prepack(const df_node *node, void *state, const void *source, v
 static df_status asks_prepack(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   if (node->flags & 2)
-    out->n_prepacks = 1, out->prepacks[0] = (df_prepack){1, 0, 64, long_prepack};
+    df_ask_prepack(out, 1, 0, 64, long_prepack);
   return DF_OK;
 }
 
@@ -175,42 +175,42 @@ static df_status loses_sign_of_zero(const df_call *call) {
 }
 /* exp of float16 as if it was bfloat16, and bfloat16 as if it was float16. */
 static df_status other_half(const df_call *call) {
-  const int64_t n = df_elements(&call->outputs[0]);
-  if (call->inputs[0].dtype == DF_FLOAT32) {
+  const int64_t n = df_elements(call->outputs[0]);
+  if (call->inputs[0]->dtype == DF_FLOAT32) {
     for (int64_t i = 0; i < n; i++)
-      ((float *)call->outputs[0].data)[i] = expf(((const float *)call->inputs[0].data)[i]);
+      ((float *)call->outputs[0]->data)[i] = expf(((const float *)call->inputs[0]->data)[i]);
     return DF_OK;
   }
   for (int64_t i = 0; i < n; i++) {
-    uint32_t bits = (uint32_t)((const uint16_t *)call->inputs[0].data)[i] << 16;
+    uint32_t bits = (uint32_t)((const uint16_t *)call->inputs[0]->data)[i] << 16;
     float v;
     memcpy(&v, &bits, 4);
-    v = call->inputs[0].dtype == DF_FLOAT16 ? expf(v) : v;
+    v = call->inputs[0]->dtype == DF_FLOAT16 ? expf(v) : v;
     memcpy(&bits, &v, 4);
-    ((uint16_t *)call->outputs[0].data)[i] = (uint16_t)(bits >> 16);
+    ((uint16_t *)call->outputs[0]->data)[i] = (uint16_t)(bits >> 16);
   }
   return DF_OK;
 }
 /* abs that takes 64-bit integers for 32-bit ones. */
 static df_status half_integers(const df_call *call) {
-  const int64_t words = df_elements(&call->outputs[0]) * df_item_bytes(call->outputs[0].dtype) / 4;
-  const int32_t *x = call->inputs[0].data;
-  int32_t *y = call->outputs[0].data;
+  const int64_t words = df_elements(call->outputs[0]) * df_item_bytes(call->outputs[0]->dtype) / 4;
+  const int32_t *x = call->inputs[0]->data;
+  int32_t *y = call->outputs[0]->data;
   for (int64_t i = 0; i < words; i++)
     y[i] = x[i] < 0 ? -x[i] : x[i];
   return DF_OK;
 }
 static df_status long_true(const df_call *call) {
-  const float *a = call->inputs[0].data, *b = call->inputs[1].data;
-  const df_tensor *y = &call->outputs[0];
+  const float *a = call->inputs[0]->data, *b = call->inputs[1]->data;
+  const df_tensor *y = call->outputs[0];
   for (int64_t i = 0, n = df_elements(y); i < n; i++)
     ((unsigned char *)y->data)[i] =
-        a[i % df_elements(&call->inputs[0])] > b[i % df_elements(&call->inputs[1])] ? 255 : 0;
+        a[i % df_elements(call->inputs[0])] > b[i % df_elements(call->inputs[1])] ? 255 : 0;
   return DF_OK;
 }
 /* relu of any strides that reads the last axis of each row only as contiguous or reversed. */
 static df_status some_strides(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   for (int64_t i = 0, n = df_elements(y); i < n; i++) {
     int64_t at = 0, rest = i;
     for (int32_t axis = x->rank - 1; axis >= 0; rest /= x->shape[axis--])
@@ -222,7 +222,7 @@ static df_status some_strides(const df_call *call) {
 }
 /* add that repeats the shorter operand as if only leading axes were broadcast. */
 static df_status wrong_broadcast(const df_call *call) {
-  const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *a = call->inputs[0], *b = call->inputs[1], *y = call->outputs[0];
   const int64_t n = df_elements(y), na = df_elements(a), nb = df_elements(b);
   for (int64_t i = 0; i < n; i++)
     ((float *)y->data)[i] = ((const float *)a->data)[i % na] + ((const float *)b->data)[i % nb];
@@ -231,7 +231,7 @@ static df_status wrong_broadcast(const df_call *call) {
 /* softmax of the axis that it takes for the last: where it says -1 that is right. */
 static df_status wrong_axis(const df_call *call) {
   UNARY;
-  const df_tensor *t = &call->inputs[0];
+  const df_tensor *t = call->inputs[0];
   const int64_t axis = df_attr_int(call, 0) < 0 ? 0 : df_attr_int(call, 0);
   const int64_t size = t->rank ? t->shape[axis] : 1;
   int64_t inner = 1;
@@ -256,7 +256,7 @@ static df_status refuses(const df_call *call) {
   return n % 2 ? df_fail(call, DF_INTERNAL, "an odd number of elements") : DF_OK;
 }
 static df_status gathers(const df_call *call, int checks) {
-  const df_tensor *x = &call->inputs[0], *at = &call->inputs[1], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *at = call->inputs[1], *y = call->outputs[0];
   int64_t inner = 1, axis = df_axis(call, 0, x->rank);
   for (int32_t a = x->rank - 1; a > axis; a--)
     inner *= x->shape[a];
@@ -281,7 +281,7 @@ static df_status silent_index(const df_call *call) { return gathers(call, 0); }
 static df_status checked_index(const df_call *call) { return gathers(call, 1); }
 /* A sum over no elements is 0. */
 static df_status empty_sum(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t n = df_elements(y), m = n ? df_elements(x) / n : 0;
   for (int64_t i = 0; m && i < n; i++) {
     double sum = 0;
@@ -294,7 +294,7 @@ static df_status empty_sum(const df_call *call) {
 static const char *last_axis(const df_node *node) {
   int32_t count = 0;
   const int64_t *axes = df_attr_ints(node, 0, &count);
-  const int32_t rank = node->inputs[0].rank;
+  const int32_t rank = node->inputs[0]->rank;
   return count == 1 && df_axis_of(axes[0], rank) == rank - 1 ? NULL : "the last axis alone";
 }
 
