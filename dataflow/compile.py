@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from .execute.bound import compile_segments
+from .execute.compiled_segments import compile_segments
 from .execute.devices import Devices
 from .execute.execution import Placement
 from .ir.graph import Graph, Initializer
@@ -105,12 +105,12 @@ def compile_graph(
         backend = devices.backends[device]
         try:
             found = backend.prepare(nodes, devices.threads, constants)
+            described = f"{devices.threads} threads, {devices.precision}"
+            other = devices.algorithms.resolve(nodes, found, described, measure)
+            return backend.prepare(nodes, devices.threads, constants, other) if other else found
         except Refused as error:
             error.device = device
             raise
-        described = f"{devices.threads} threads, {devices.precision}"
-        other = devices.algorithms.resolve(nodes, found, described, measure)
-        return backend.prepare(nodes, devices.threads, constants, other) if other else found
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)

@@ -154,6 +154,7 @@ class Engine:
                     fusion=self._how.fuse,
                     state=NO_STATE if self.state is None else self.state.state,
                     goal=goal,
+                    storage=self._how.storage,
                 )
             except Refused as error:
                 asked = {(name, error.device) for name in error.nodes} - placement.pins.refused.keys()

@@ -33,24 +33,15 @@ def member(record: CData, name: str) -> Any:
     return None if found == ffi.NULL else found
 
 
-def pointers(records: CData, kind: str, count: int, numbers: Sequence[int] | None = None) -> tuple[Array, CData]:
-    """The addresses of the records in a ``kind[]`` as an array, and it as a ``kind **``.
-
-    Args:
-        records: of them.
-        kind: their type.
-        count: how many.
-        numbers: those to take, where not all are wanted in a row.
-    """
-    which = np.arange(count) if numbers is None else np.asarray(numbers, np.int64)
-    table = int(ffi.cast("intptr_t", records)) + which * ffi.sizeof(kind)
-    table = table if len(table) else np.zeros(1, np.int64)
+def pointers(records: CData, kind: str, count: int) -> tuple[Array, CData]:
+    """The addresses of the records in a ``kind[]`` as an array, which has to be kept, and it as a ``kind **``."""
+    table = int(ffi.cast("intptr_t", records)) + np.arange(max(count, 1), dtype=np.int64) * ffi.sizeof(kind)
     return table, ffi.cast(f"{kind} **", table.ctypes.data)
 
 
 def empty_held() -> CData:
-    """An empty ``dfempty_held``; what it is filled with is given back with it, by a function of C."""
-    return ffi.gc(ffi.new("dfempty_held *"), lib.df_let_go)
+    """An empty ``df_held``; what it is filled with is given back with it, by a function of C."""
+    return ffi.gc(ffi.new("df_held *"), lib.df_let_go)
 
 
 def text_of(chars: CData) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +10,13 @@ from .._runtime import ffi, lib
 from ..errors import DeviceError, OutOfMemoryError
 from ..host.weak import WeakList
 from ..ir.types import Array
-from ..plugin.device import Precision, PrepackRequest, Refused
+from ..plugin.device import Precision, Refused
 from .abi import CData, Tables, empty_held, member, text_of
-from .bound_segment import BoundCSegment
 from .compilations import Compilations, Compiled, key_of
 from .host_memory import address_of
+from .prepared import PreparedKernel, PreparedKernels, algorithm_number, algorithms_of, prepacks_of
 from .segment_tables import SegmentTables
-from .sequence import CopyItem
+from .sequence import CopyItem, NativeItems
 from .status import raise_error
 
 if TYPE_CHECKING:
@@ -54,58 +52,6 @@ class CBuffer:
     def free(self) -> None:
         """Gives the memory back, once."""
         lib.df_let_go(self._held)
-
-
-class _PreparedKernels:
-    """The prepared states of some kernels; released together."""
-
-    def __init__(self, set: CData, tables: Tables, nodes: CData) -> None:
-        self.set, self.tables, self.nodes = set, tables, nodes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedKernel:
-    """What a kernel answered at plan time."""
-
-    workspace: int
-    prepacks: tuple[PrepackRequest, ...]
-    state: CData
-    owner: _PreparedKernels | None
-    algorithms: tuple[str, ...] = ()
-    algorithm: str = ""
-
-
-def _prepacks(owner: _PreparedKernels, index: int) -> Iterator[PrepackRequest]:
-    """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
-    answer = owner.set.prepared[index]
-    for number in range(answer.n_prepacks):
-        prepack = answer.prepacks[number]
-
-        def fill(source: CData, prepacked: CData, number: int = number) -> None:
-            answer = owner.set.prepared[index]
-            answer.prepacks[number].prepack(owner.nodes + index, answer.state, source, prepacked)
-
-        replaces = bool(answer.replaced >> prepack.input & 1)
-        yield PrepackRequest(int(prepack.input), int(prepack.kind), int(prepack.bytes), fill, replaces)
-
-
-def _number(answer: CData, name: str) -> int:
-    """Of the algorithm ``name``, which the kernel has."""
-    return next(i for i in range(answer.n_algorithms) if _name(answer.algorithms[i]) == name)
-
-
-def _algorithms(answer: CData) -> tuple[tuple[str, ...], str]:
-    """Those that are possible, and the one that will be used."""
-    if not answer.n_algorithms:
-        return (), ""
-    possible = [i for i in range(answer.n_algorithms) if answer.possible >> i & 1]
-    return tuple(_name(answer.algorithms[i]) for i in possible), _name(answer.algorithms[answer.algorithm])
-
-
-@functools.cache
-def _name(text: CData) -> str:
-    """A name in a plugin's table, which stays as long as the process."""
-    return text_of(text)
 
 
 def _is_constant(storage: Storage | None, constants: Collection[BaseTensor]) -> bool:
@@ -258,17 +204,19 @@ class CBackend:
         made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
         error = ffi.new("df_error *")
         self._check_prepared(lib.df_prepare_set(count, kernels, described, made, error), error, nodes)
-        owner = _PreparedKernels(made, tables, described)
+        owner = PreparedKernels(made, tables, described)
         for index, name in enumerate(wanted):
             if name is not None:
                 kernel, node, prepared = kernels + index, described + index, made.prepared + index
-                node.algorithm = _number(prepared[0], name) + 1
+                node.algorithm = algorithm_number(prepared[0], name) + 1
                 lib.df_release_kernels(1, kernel, prepared)
                 prepacks = made.prepacks + index * lib.DF_MOST_PREPACKS
                 status = lib.df_prepare_kernels(1, kernel, node, prepared, prepacks, error)
                 self._check_prepared(status, error, nodes[index : index + 1])
         return [
-            PreparedKernel(int(answer.workspace), tuple(_prepacks(owner, i)), answer.state, owner, *_algorithms(answer))
+            PreparedKernel(
+                int(answer.workspace), tuple(prepacks_of(owner, i)), answer.state, owner, *algorithms_of(answer)
+            )
             for i, answer in enumerate(made.prepared[0:count])
         ]
 
@@ -293,7 +241,7 @@ class CBackend:
 
     def _compile(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int, key: str) -> CData:
         tables = self.tables(segment, [(None, size, slot) for _, size, slot in arenas], threads)
-        held, error, text = empty_held(), ffi.new("df_error *"), ffi.new("char[]", key.encode())
+        held, error, text = empty_held(), ffi.new("df_error *", {"step": -1}), ffi.new("char[]", key.encode())
         tables.native.key = text
         status = lib.df_hold_compiled(self.held, tables.native, held, error)
         if status:
@@ -317,6 +265,67 @@ class CBackend:
             threads: the session's.
         """
         return BoundCSegment(self, segment, arenas, threads)
+
+
+class BoundCSegment:
+    """A segment that the device has prepared; one native call runs it."""
+
+    native = 1
+    _compiled: Compiled | None = None
+
+    def __init__(
+        self,
+        backend: CBackend,
+        segment: Segment,
+        arenas: Sequence[tuple[Any, int, int]],
+        threads: int,
+    ) -> None:
+        self._backend, self._segment = backend, segment
+        self._error = ffi.new("df_error *")
+        self._tables = backend.tables(segment, arenas, threads)
+        self._compiled = backend.compile(segment, arenas, threads)
+        self._hold()
+        backend.segments.add(self)
+
+    def _hold(self) -> None:
+        """Lets the device prepare what the tables say."""
+        self._held = empty_held()
+        native, compiled = self._tables.native, ffi.NULL
+        if self._compiled is not None:
+            self._key = ffi.new("char[]", self._compiled.key.encode())
+            native.key, compiled = self._key, self._compiled.held
+        status = lib.df_hold_segment(self._backend.held, compiled, native, self._held, self._error)
+        self.check(status, self._error)
+        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
+
+    def elapsed(self) -> float | None:
+        """Seconds that the last run took by the device's own clock; None where it has none. After a wait."""
+        ask = member(self._backend.device, "elapsed")
+        if ask is None:
+            return None
+        found, error = ffi.new("int64_t *"), ffi.new("df_error *")
+        status = ask(self._backend.handle, self._held.prepared, found, error)
+        raise_error(status, error, f"device {self._backend.name!r}: asking for the time of a run")
+        return float(found[0]) * 1e-9
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
+        NativeItems([self]).run(slots, count, cancel, calls)
+
+    def fill(self, entry: CData) -> None:
+        """See ``NativeItem``."""
+        entry.kind, entry.prepared = lib.DF_COMMAND_SEGMENT, self._held.prepared
+        entry.device, entry.self = self._backend.device, self._backend.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """See ``NativeItem``; names the node."""
+        if status:
+            raise_error(status, error, self.where(error.step))
+
+    def where(self, step: int) -> str:
+        """The node of a step, for messages; the device when there is none of that number."""
+        known = 0 <= step < len(self._segment.steps)
+        return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
 
 
 def _address(array: Array) -> CData:

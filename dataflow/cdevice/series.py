@@ -12,8 +12,7 @@ from ..ir.series import NotInSeries
 from ..ir.types import Array
 from ..plugin.device import Buffer
 from .abi import CData, Tables
-from .backend import CBackend
-from .bound_segment import BoundCSegment
+from .backend import BoundCSegment, CBackend
 from .segment_tables import FilledSteps, SegmentTables
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class SeriesCSegment(BoundCSegment):
                     node.flags |= 0 if operand.iteration_stride or operand.buffer_stride else 1 << bit
             for which in range(len(step.prepared.prepacks)):
                 word = _WORDS + which * _PREPACK_WORDS
-                self._mask[number, [word, word + _PREPACK_KIND]] = -1
+                self._mask[number, word], self._mask[number, word + _PREPACK_KIND] = -1, 0xFFFFFFFF  # without padding
                 if step.prepacks and step.prepacks[which] is not None:
                     self._mask[number, word + _PREPACK_BYTES] = -1
         self._states = [_states_of(filled) for filled in self._tables.filled]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +18,7 @@ from ..ir.kernel import HOST
 from ..ir.plan import Item, Plan, Segment, Transfer, Wait
 from ..ir.types import Array
 from ..planning.offsets import lie_apart
-from ..plugin.device import Backend, Buffer, Refused
+from ..plugin.device import Backend, Buffer
 from . import canaries
 from .devices import Devices
 from .scratch import Scratch
@@ -237,26 +236,6 @@ class Bound:
         for memory, buffer in self._scratch:
             self._devices.free(memory, buffer)
         self._scratch = []
-
-
-def compile_segments(plan: Plan, devices: Devices) -> list[Any]:
-    """What devices make of the segments of a plan without addresses.
-
-    Raises:
-        Refused: nodes that a device can't run after all.
-    """
-    found = []
-    for segment in plan.segments:
-        memory, backend = devices.memories[segment.device], devices.backends[segment.device]
-        slots = itertools.count()
-        table = [(None, a.bytes, next(slots) if a.kind in ("input", "output") else -1) for a in plan.arenas]
-        own = [entry if a.memory == memory else (None, 0, -1) for a, entry in zip(plan.arenas, table, strict=True)]
-        try:
-            found.append(backend.compile(segment, own, devices.threads))
-        except Refused as error:
-            error.device = segment.device
-            raise
-    return found
 
 
 class _Stage:

@@ -103,7 +103,7 @@ def _choose(
         reasons = []
         if node.op in CONTROL_FLOW and registry.devices[device].bodies:
             try:
-                return Choice(device, None, _select_bodies(node, device, registry))
+                return Choice(device, None, _select_bodies(node, device, registry, refused))
             except ModelError as error:
                 reasons.append(f"its body: {error}")
         for kernel in registry.kernels[device].get(node.op.name, ()):
@@ -127,14 +127,16 @@ def _choose(
     return None
 
 
-def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selection, ...]:
+def _select_bodies(
+    node: Node, device: str, registry: Registry, refused: Mapping[tuple[str, str], str]
+) -> tuple[Selection, ...]:
     """The bodies with a kernel of ``device`` for every node; raises ModelError when there is none."""
     inner = [n for body in node.bodies for n in body.nodes if n.bodies]
     if inner:
         raise ModelError(f"{inner[0].describe()} has a body of its own")
     if node.op is loop and len(node.outputs) > 1 + node.attributes["n_carries"]:
         raise ModelError("a loop whose number of iterations depends on data stacks results")
-    return tuple(select(eliminate_dead_code(body), Pins((device,)), registry) for body in node.bodies)
+    return tuple(select(eliminate_dead_code(body), Pins((device,), refused=refused), registry) for body in node.bodies)
 
 
 def _decompose(graph: Graph, expand: set[Node]) -> Graph:

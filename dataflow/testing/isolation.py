@@ -79,6 +79,8 @@ class _Child:
         if self._process == 0:
             os.close(read)
             _serve(make, begin, write, self._output, self._errors)
+        with contextlib.suppress(OSError):  # it did it itself, or has ended
+            os.setpgid(self._process, self._process)
         os.close(write)
         self._read = read
         self._done = False
@@ -110,7 +112,7 @@ class _Child:
             while time.monotonic() < deadline and not _has_ended(self._process):
                 time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process, signal.SIGKILL)
+            os.killpg(self._process, signal.SIGKILL)  # with what its kernels started
         _, status = os.waitpid(self._process, 0)
         os.close(self._read)
         try:
@@ -140,6 +142,8 @@ def _serve(make: Callable[[], list[Task]], begin: int, pipe: int, output: IO[byt
     """Runs tasks in a child, and ends it."""
     status = 1
     try:
+        with contextlib.suppress(OSError):  # the parent did it
+            os.setpgid(0, 0)
         faulthandler.disable()  # what it prints is about this kit's own frames
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -36,11 +36,13 @@ class ProcessState:
         fixed: by name, what must not change at all.
         descriptors: open files by number.
         threads: how many there are.
+        processes: children that have not ended, or that nobody asked how.
     """
 
     fixed: dict[str, str]
     descriptors: dict[str, str]
     threads: int
+    processes: int
 
     @staticmethod
     def now() -> ProcessState:
@@ -65,7 +67,10 @@ class ProcessState:
             for entry in Path("/proc/self/fd").iterdir():
                 with contextlib.suppress(OSError):  # that of the listing itself
                     descriptors[entry.name] = str(entry.readlink())
-        return ProcessState(fixed, descriptors, threads)
+        processes = 0
+        with contextlib.suppress(OSError):
+            processes = sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
+        return ProcessState(fixed, descriptors, threads, processes)
 
     def changed(self, before: ProcessState) -> str | None:
         """What was changed since ``before`` that nobody may change, or None."""
@@ -82,6 +87,8 @@ class ProcessState:
             return f"{len(opened)} more files are open after each run: {', '.join(sorted(set(opened)))}"
         if self.threads > before.threads:
             return f"{self.threads - before.threads} more threads are left after each run"
+        if self.processes > before.processes:
+            return f"{self.processes - before.processes} more processes are left after each run"
         return None
 
 

@@ -237,11 +237,11 @@ static df_status matmul_run(const df_call *call) {
   const df_tensor *a = call->inputs[0], *b = call->inputs[1];
   const int64_t M = a->shape[0], K = a->shape[1], N = b->shape[1];
   const float *left = in(call, 0);
-  const int packed = call->prepacked && call->prepacked[0];
+  const int prepacked_b = call->prepacked && call->prepacked[0];
   const float *right =
-      packed ? (const float *)(void *)at(call->prepacked[0], call->prepacked_offsets[0])
-             : in(call, 1);
-  const int64_t along = packed ? 1 : b->strides[0], across = packed ? K : b->strides[1];
+      prepacked_b ? (const float *)(void *)at(call->prepacked[0], call->prepacked_offsets[0])
+                  : in(call, 1);
+  const int64_t along = prepacked_b ? 1 : b->strides[0], across = prepacked_b ? K : b->strides[1];
   double *row = (double *)(void *)at(call->workspace, call->workspace_offset);
   float *y = out(call);
   for (int64_t m = 0; m < M; m++) {

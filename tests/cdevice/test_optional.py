@@ -115,7 +115,7 @@ def test_a_key_stands_for_what_is_computed(optional, library):
     assert re.fullmatch(rb"[0-9a-f]{32}", key())
 
 
-def test_what_lives_past_a_segment_is_told(optional, counted):
+def test_what_lives_past_a_segment_is_reported(optional, counted):
     session = df.Session(df.Model(two_layers()), devices=DEVICES, registry=optional)
     session.run(feeds())
     assert counted("outputs") == 3  # of matmul, relu and add
@@ -136,11 +136,11 @@ def test_a_kernel_that_refuses_a_node_when_it_is_prepared_falls_back(optional):
     g = df.GraphBuilder()
     g.output("y", df.ops.relu(g.input("x", df.float32, ("n", "m"))))
     session = df.Session(df.Model(g.build()), devices=DEVICES, registry=optional)
-    wide = np.linspace(-1, 1, 200, dtype=np.float32).reshape(2, 100)
-    for x, device in ((wide, "cpu"), (wide[:, :64], "optional"), (wide, "cpu")):
+    long_rows = np.linspace(-1, 1, 200, dtype=np.float32).reshape(2, 100)
+    for x, device in ((long_rows, "cpu"), (long_rows[:, :64], "optional"), (long_rows, "cpu")):
         np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
-        (placed,) = session.placement(x.shape)
-        assert placed.device == device
+        (assigned,) = session.placement(x.shape)
+        assert assigned.device == device
     assert "rows of 100 are too long" in session.placement((2, 100))[0].refusals["optional"]
 
 

@@ -58,7 +58,6 @@ def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
         batches = zip(data["x"][:8].astype(np.float32), data["y"][:8].astype(np.int64), strict=True)
         losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]
         plans = [program.plan for program in trainer.programs.engine.programs.values()]
-        assert len(plans) == 2
         for plan in plans:
             assert {s.device for s in plan.items if isinstance(s, Segment)} >= {
                 "remote"

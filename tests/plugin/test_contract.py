@@ -99,6 +99,15 @@ def test_the_page_lists_every_member_of_every_table():
         assert members == set(re.findall(r"`(\w+)`", ROWS[table].split("|")[2])), table
 
 
+def test_the_page_lists_every_helper():
+    texts = [(ROOT / f"native/include/{name}.h").read_text() for name in ("dataflow_inline", "dataflow_cuda")]
+    macros = {name for text in texts for name in re.findall(r"^#define (df_\w+|DF_\w+)\(", text, re.MULTILINE)}
+    functions = {name for text in texts for name in re.findall(r"^static .*?\b(df_\w+)\(", text, re.MULTILINE)}
+    listed = {name for row in PAGE.splitlines() for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+    assert macros | functions <= listed
+    assert len(functions) > 20
+
+
 def test_tests_that_the_page_names_are_there():
     named = re.findall(r"`(tests/[\w/.]+)`: `(\w+)`", PAGE)
     assert len(named) > 30

@@ -1,5 +1,6 @@
 """No fault gets through the conformance kit: each faulty kernel is caught, with a message that names what it did."""
 
+import contextlib
 import ctypes
 import locale
 import os
@@ -95,6 +96,7 @@ PROCESS = {
     "closes_a_file": "file descriptor 0 (/dev/null) was closed",
     "closes_all_files": "Bad file descriptor",
     "leaves_threads": "8 more threads are left after each run",
+    "leaves_processes": "8 more processes are left after each run",
     "crashing_accepts": "what crashing_accepts accepts (plain) the process was ended by SIGSEGV",
     "crashing_prepare": "ended by SIGSEGV: a write at address 0x8",
 }
@@ -145,6 +147,24 @@ def test_a_right_kernel_passes(faulty, device):
 def test_every_faulty_device_is_tested(faulty):
     devices = faulty.devices.keys() - load().devices.keys()
     assert devices - {*MEMORY, *VALUES, *STATE, *PROCESS} == {*RIGHT}
+
+
+def test_processes_of_a_kernel_end_with_its_trial(faulty):
+    outcomes(faulty, "leaves_processes")
+    deadline = time.monotonic() + 10
+    while _left_by_kernel() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _left_by_kernel() == []
+
+
+def _left_by_kernel():
+    """Processes that have the name which the kernel gave them, and have not ended."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = process.read_text().partition("(")[2].rpartition(")")
+            found += [process] * (name == "left-by-kernel" and rest.split()[0] != "Z")
+    return found
 
 
 def test_what_comes_after_a_crash_runs(faulty):

@@ -1,6 +1,6 @@
 """The contract grows in both directions: kept plugins of each minor, a larger host and a larger plugin made up here."""
 
-import platform
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +14,8 @@ from dataflow.plugin.registry import load
 
 HERE = Path(__file__).parent / "growth"
 ROOT = HERE.parents[2]
-KEPT = sorted(HERE.glob(f"kept-2.*-{platform.machine()}.bin"))
+PROCESSOR = os.uname()[-1]
+KEPT = sorted(HERE.glob(f"kept-2.*-{PROCESSOR}.bin"))
 FLAGS = ["-std=gnu11", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -100,13 +101,13 @@ def test_a_later_host_loads_kept_plugins(path, larger_host):
     subprocess.run([larger_host, path], check=True)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are kept for x86-64")
+@pytest.mark.skipif(PROCESSOR != "x86_64", reason="libraries are kept for x86-64")
 def test_a_plugin_of_each_minor_is_kept():
     minors = {int(path.name.removeprefix("kept-2.").split("-")[0]) for path in KEPT}
     assert minors == set(range(df._runtime.lib.DF_ABI_MINOR + 1))
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are kept for x86-64")
+@pytest.mark.skipif(PROCESSOR != "x86_64", reason="libraries are kept for x86-64")
 def test_a_plugin_of_another_major_is_set_aside():
     registry = load([Plugin(HERE / "kept-1.5-x86_64.bin")])
     (problem,) = (plugin.problem for plugin in registry.plugins if plugin.problem)

@@ -200,7 +200,7 @@ static linear operand_of(const df_tensor *x, const df_tensor *scale, const df_te
 }
 
 static df_status run_add(const df_call *call) {
-  const df_tensor *in = call->inputs, *y = &call->outputs[0];
+  const df_tensor *in = call->inputs, *y = call->outputs[0];
   addition a = {.left = operand_of(in, in + 1, in + 2),
                 .right = operand_of(in + 3, in + 4, in + 5),
                 .result = operand_of(y, in + 6, in + 7),

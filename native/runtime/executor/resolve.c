@@ -155,8 +155,7 @@ static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
   return empty ? DF_OK : locate(c, index, &out->data, &out->offset);
 }
 
-/* |count| tensors for the operands from number |first| on, unresolved; null with the error filled.
- */
+/* |count| tensors that are not resolved yet; null with the error filled. */
 static df_tensor **take_tensors(context *c, int64_t count) {
   df_tensor **tensors = take(c, count, sizeof *tensors);
   df_tensor *records = take(c, count, sizeof *records);
@@ -242,8 +241,7 @@ static df_status check_step(context *c, int64_t index, const df_step *step) {
       step->n_prepacks < 0 || step->first_operand + operands_of(step) > c->segment->n_operands)
     return df_error_set(c->error, DF_INVALID, c->step,
                         "step %lld (kernel '%s') has operands %d to %lld of %d: %d inputs, %d "
-                        "outputs, a workspace, "
-                        "%d prepacked copies",
+                        "outputs, a workspace, %d prepacked copies",
                         (long long)index, step->kernel ? step->kernel->name : "of a body",
                         step->first_operand,
                         (long long)(step->first_operand + operands_of(step) - 1),

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -348,6 +349,12 @@ static void *sleeping(void *context) {
 RELU_AND(leaves_threads, pthread_t thread;
          if (pthread_create(&thread, NULL, sleeping, NULL)) return DF_INTERNAL;
          pthread_detach(thread))
+RELU_AND(
+    leaves_processes, if (fork() == 0) {
+      prctl(PR_SET_NAME, "left-by-kernel");
+      sleep(600);
+      _exit(0);
+    })
 static const char *crashing_accepts(const df_node *node) {
   (void)node;
   return *(const char *volatile *)8;
@@ -376,7 +383,7 @@ static df_status crashing_prepare(const df_node *node, df_prepared *out, df_erro
   X(counts) X(by_the_clock) X(crashes) X(aborts) X(hangs) X(exits) \
   X(exits_at_once) X(raises_kill) X(traps) X(prints) X(rounds_up) X(rounds_to_zero) \
   X(sets_locale) X(changes_folder) X(sets_umask) X(blocks_signals) X(takes_signals) X(closes_a_file) \
-  X(closes_all_files) X(leaves_threads)
+  X(closes_all_files) X(leaves_threads) X(leaves_processes)
 /* clang-format on */
 #define RELU_RECORD(fault) RECORD(fault, "relu", "f32->f32", fault)
 RELUS(RELU_RECORD)

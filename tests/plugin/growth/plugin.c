@@ -1,6 +1,6 @@
 /* plugin.c: a device and its kernels that use as much of the contract as one file can: operands,
  * attributes, workspaces, states, prepacked copies, errors, and copies of what the host made. It is
- * built with the header of each minor and kept (store.py), and with a header whose structs are
+ * built with the header of each minor and kept (keep.py), and with a header whose structs are
  * larger.
  */
 #include "dataflow_inline.h"
@@ -60,14 +60,14 @@ static df_status matmul_prepare(const df_node *node, df_prepared *out, df_error 
 static df_status matmul_run(const df_call *call) {
   const df_tensor *a = call->inputs[0], *b = call->inputs[1], *y = call->outputs[0];
   const int64_t M = a->shape[0], K = a->shape[1], N = b->shape[1];
-  const float *packed = call->prepacked ? (const float *)call->prepacked[0] : 0;
+  const float *prepacked_b = call->prepacked ? (const float *)call->prepacked[0] : 0;
   for (int64_t m = 0; m < M; m++)
     for (int64_t n = 0; n < N; n++) {
       double sum = 0;
       for (int64_t k = 0; k < K; k++)
         sum += (double)((const float *)a->data)[m * a->strides[0] + k * a->strides[1]] *
-               (packed ? packed[n * K + k]
-                       : ((const float *)b->data)[k * b->strides[0] + n * b->strides[1]]);
+               (prepacked_b ? prepacked_b[n * K + k]
+                            : ((const float *)b->data)[k * b->strides[0] + n * b->strides[1]]);
       ((float *)y->data)[m * N + n] = (float)sum;
     }
   return DF_OK;
@@ -142,6 +142,8 @@ static df_status kept_prepare(void *self, const df_segment *segment, void **prep
 }
 
 static df_status kept_run(void *self, void *prepared, const df_run *run, df_error *error) {
+  if (!DF_HAS(df_run, run, fault))
+    return DF_INTERNAL;
   df_run own;
   df_take(&own, sizeof own, run);
   return host->segment_run(self, prepared, &own, error);

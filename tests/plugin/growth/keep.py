@@ -1,6 +1,6 @@
 """Keeps plugin.c as a library built with the present header, for the tests of hosts to come.
 
-Run it once when a minor of the contract is done: ``python tests/plugin/growth/store.py``. Libraries of earlier minors
+Run it once when a minor of the contract is done: ``python tests/plugin/growth/keep.py``. Libraries of earlier minors
 stay as they are.
 """
 
