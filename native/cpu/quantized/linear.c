@@ -200,10 +200,11 @@ static linear operand_of(const df_tensor *x, const df_tensor *scale, const df_te
 }
 
 static df_status run_add(const df_call *call) {
-  const df_tensor *in = call->inputs, *y = call->outputs[0];
-  addition a = {.left = operand_of(in, in + 1, in + 2),
-                .right = operand_of(in + 3, in + 4, in + 5),
-                .result = operand_of(y, in + 6, in + 7),
+  const df_tensor *const *in = call->inputs;
+  const df_tensor *y = call->outputs[0];
+  addition a = {.left = operand_of(in[0], in[1], in[2]),
+                .right = operand_of(in[3], in[4], in[5]),
+                .result = operand_of(y, in[6], in[7]),
                 .relu = df_attr_int(call, DF_ADD_REQUANTIZED_RELU) != 0};
   a.result.out = y->data;
   df_parallel(call, add_task, &a, df_task_count(call, a.result.total, DF_GRAIN));
