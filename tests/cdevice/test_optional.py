@@ -51,6 +51,11 @@ def feeds(rows=4, columns=8):
     return {"x": np.linspace(-2, 2, rows * columns, dtype=np.float32).reshape(rows, columns)}
 
 
+def test_handles_need_no_alignment(optional):
+    found = list(check_device("optional", registry=optional, samples=[], variants=["memory"]))
+    assert [str(outcome.status) for outcome in found if outcome.variant == "memory"] == ["passed"]
+
+
 def test_a_device_of_handles_gives_what_another_gives(optional, counted):
     x = recorded("mlp")["x"][0].astype(np.float32)
     session = df.Session(recording("mlp"), devices=DEVICES, registry=optional)

@@ -31,8 +31,6 @@ def modules(tmp_path_factory):
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         pytest.skip("needs a C compiler")
-    if "DF_LIVE_OUT" not in (Path(df.get_include()) / "dataflow.h").read_text():
-        pytest.skip("needs version 2.0 of the contract")
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", f"-I{df.get_include()}"]
     for name in NAMES:
         shutil.copytree(PACKAGE / f"dataflow_{name}", folder / f"dataflow_{name}")
