@@ -29,4 +29,5 @@ run light.py
 run tokens.py
 run precision.py --torch-python "$torch"
 run loading.py
+run binding.py
 "$python" table.py

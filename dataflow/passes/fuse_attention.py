@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..host.limits import poll
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
+from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.attention import attention
 from ..ops.linalg import matmul
@@ -74,6 +75,7 @@ class _Search(Groups):
         self._mutable, self._differentiable = mutable, differentiable
         self._reader = ScoresReader(self.makers, self.alone, self.constant, differentiable)
         self._numbers = self._reader.numbers()
+        self._taken: dict[Hashable, bool] = {}  # by types, attributes and devices: layers are alike
 
     def ends(self) -> Iterator[Node]:
         """The softmaxes over the last axis."""
@@ -103,7 +105,13 @@ class _Search(Groups):
         if result is None or scores is None or not self.together({*scores.nodes, *result.nodes}):
             return None
         form = self._form(scores, result)
-        return form if form is not None and self._takes(form) else None
+        if form is None:
+            return None
+        types = form.types()
+        key = types, tuple(form.attributes.values()), self.targets.order(form.first)
+        if key not in self._taken:
+            self._taken[key] = self._takes(form, types)
+        return form if self._taken[key] else None
 
     # ---- behind the softmax -----------------------------------------------------------------------------
 
@@ -216,9 +224,8 @@ class _Search(Groups):
             laid, value = None if after is None else [*after], node.outputs[0]
         return found
 
-    def _takes(self, form: Form) -> bool:
-        """Whether a device has kernels for it."""
-        types = form.types()
+    def _takes(self, form: Form, types: tuple[TensorType | None, ...]) -> bool:
+        """Whether a device has kernels for it, with operands of these types."""
         try:
             inferred = attention.infer(*types, **form.attributes)
         except InputError:
