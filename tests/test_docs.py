@@ -59,7 +59,7 @@ def test_the_recipe_for_an_op(tmp_path):
     for package in ("dataflow", "plugins", "importers"):
         shutil.copytree(ROOT / package, tmp_path / package)
     ops = tmp_path / "dataflow/ops/activation.py"
-    text = ops.read_text().replace("\nOPS = (", f"\n{block('op')}\n\nOPS = (\n    softcap,", 1)
+    text = ops.read_text().replace("\nOPS = (", f"\n{block('op')}\n\nOPS = (\n    tanh_cap,", 1)
     ops.write_text(text)
     reference = tmp_path / "plugins/dataflow_numpy/activation.py"
     table = "KERNELS: dict[str, Code] = {"
@@ -72,7 +72,7 @@ def test_the_recipe_for_an_op(tmp_path):
         "import dataflow; assert dataflow.__file__.startswith(sys.argv[1]), dataflow.__file__\n"
         "from dataflow.plugin.registry import load\n"
         "from dataflow.testing import check_device, SAMPLES\n"
-        "own = [s for s in SAMPLES if s.op.name == 'softcap']\n"
+        "own = [s for s in SAMPLES if s.op.name == 'tanh_cap']\n"
         "assert len(own) == 9\n"
         "for device in ('numpy', 'cpu'):\n"
         "    found = [o.status for o in check_device(device, samples=own, complete=False)]\n"
@@ -85,7 +85,7 @@ def test_the_recipe_for_an_op(tmp_path):
     assert "numpy ['passed'] 56" in done.stdout
     assert "cpu ['not claimed'] 9" in done.stdout
     check = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/test_gradients.py")]
-    check += ["-k", "softcap", "--import-mode=importlib", "--rootdir", str(tmp_path)]
+    check += ["-k", "tanh_cap", "--import-mode=importlib", "--rootdir", str(tmp_path)]
     done = subprocess.run(check, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout
 
