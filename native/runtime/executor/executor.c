@@ -150,7 +150,7 @@ df_status df_segment_prepare(void *device, const df_segment *segment, void **pre
 df_status df_segment_run(void *device, void *prepared, const df_run *run, df_error *error) {
   (void)device;
   df_resolved *resolved = prepared;
-  const size_t least = offsetof(df_run, fault) + sizeof run->fault; /* as in 2.0 */
+  const size_t least = offsetof(df_run, fault) + sizeof(df_fault *); /* as in 2.0 */
   if (run->struct_size < least)
     return df_error_set(error, DF_INVALID, -1, "the run has struct_size %u, expected at least %zu",
                         run->struct_size, least);
