@@ -243,6 +243,21 @@ class Variables:
         """An array over a tensor on the host."""
         return array_at(tensor.buffer.base, tensor.operand.type.nbytes, replace(tensor.operand, offset=0))
 
+    def view(self, key: str) -> Array:
+        """A tensor where it lies, not to be written, where it is numbers on the host; otherwise a copy."""
+        tensor = self._tensors[key]
+        if tensor.memory != HOST or tensor.operand.type.dtype.kind == "s":
+            return self.read(key)
+        array = self._array(tensor).view()
+        array.flags.writeable = False
+        return array
+
+    def drop(self, key: str) -> None:
+        """Gives the memory of a tensor back, where there is one; no program may use it."""
+        tensor = self._tensors.pop(key, None)
+        if tensor is not None:
+            self._devices.free(tensor.memory, tensor.buffer)
+
     def read(self, key: str) -> Array:
         """A copy of a tensor."""
         tensor = self._tensors[key]
@@ -252,11 +267,6 @@ class Variables:
         array = np.empty(tensor.operand.type.sizes, tensor.operand.type.dtype.numpy)
         self._devices.backend_of(tensor.memory).read(array, tensor.buffer, 0)
         return array
-
-    def view(self, key: str) -> Array:
-        """A tensor of numbers: where it lies on the host itself, else a copy."""
-        tensor = self._tensors[key]
-        return self._array(tensor) if tensor.memory == HOST else self.read(key)
 
     def close(self) -> None:
         """Gives device memory back."""

@@ -224,6 +224,7 @@ class Evaluator:
         with self.model.lock, InterruptsHeld():
             if self._closed:
                 return
+            self.programs.end_steps()  # before weights are copied
             found = {value.name: self.programs.newest(value.name) for value in self.model.graph.initializers}
             own = {name: a.copy() if name in self.ties else a for name, a in found.items() if a is not None}
             self.model.release(own)

@@ -215,8 +215,8 @@ class Fit:
         """Copies of the weights, named as those of the best epoch."""
         slots = self.trainer.updates.all_slots()
         kept = {name for name, tensor in slots.items() if tensor.slot.evaluated}
-        state = self.trainer.programs.state()
-        return {BEST + k: v for k, v in state.items() if k.startswith("parameters/") or k in kept}
+        state = self.trainer.programs.state(slots.keys() - kept, copies=False)
+        return {BEST + k: v.copy() for k, v in state.items() if k.startswith("parameters/") or k in kept}
 
     def _adapt(self) -> None:
         """Lets a schedule that depends on figures go on from those so far."""
@@ -252,7 +252,7 @@ class Fit:
     def _finish(self) -> None:
         """The weights of the best epoch come back, and callbacks are called."""
         if self.best_state:
-            state = self.trainer.programs.state()
+            state = self.trainer.programs.state(copies=False)
             state |= {name.removeprefix(BEST): array for name, array in self.best_state.items()}
             with InterruptsHeld():
                 self.trainer.programs.load_state(state)
@@ -269,17 +269,18 @@ class Fit:
 
     def _save(self) -> None:
         assert self.saving is not None
-        trainer = self.trainer
-        with trainer.model.lock:
-            tensors = {**trainer.state(), **self.best_state}
-            steps = trainer.steps
-        if not trainer.leads:
-            self.saved = self.mark
-            return
+        with self.trainer.model.lock:  # tensors are written from where they lie
+            tensors = self.trainer.state(copies=False)
+            if self.trainer.leads:
+                self._write(self.saving, {**tensors, **self.best_state})
+        self.saved = self.mark
+
+    def _write(self, saving: Saving, tensors: Mapping[str, Array]) -> None:
+        trainer, steps = self.trainer, self.trainer.steps
         spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
         if spoiled:
             raise DataflowError(
-                f"{self.saving.folder}: not saved after {steps} optimizer steps: {', '.join(spoiled[:3])} not "
+                f"{saving.folder}: not saved after {steps} optimizer steps: {', '.join(spoiled[:3])} not "
                 "finite, which the last updates made so; resume from the newest checkpoint with a lower learning rate, "
                 "or clip_norm"
             )
@@ -304,8 +305,7 @@ class Fit:
             batch_sizes={"given": self.given_batch_size, "now": self.batch_size, "next": self.next_batch_size},
         )
         checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
-        files.save(self.saving.folder, steps, checkpoint, self.saving.keep)
-        self.saved = self.mark
+        files.save(saving.folder, steps, checkpoint, saving.keep)
 
     def _begin(self, resume: str | Path | None) -> None:
         """Goes on from a checkpoint where ``resume`` says so; looks at what the run begins with."""
@@ -315,8 +315,11 @@ class Fit:
         self.signature = self.data.signature()
         if resume is not None:
             self._resume(resume)
-        begun = {f"parameters/{name}": trainer.model.parameters[name].array for name in trainer.trainable}
-        self.spoiled = frozenset(files.not_finite({**begun, **trainer.programs.state()}))
+        state, parameters = trainer.programs.state(copies=False), trainer.model.parameters
+        begun = {
+            key: parameters[name].array for name in trainer.trainable if (key := f"parameters/{name}") not in state
+        }
+        self.spoiled = frozenset(files.not_finite({**begun, **state}))
         known = [] if self.saving is None or resume == "auto" else files.files(self.saving.folder)
         later = [path for path in known if files.step_of(path) > trainer.steps]
         if later:

@@ -407,13 +407,14 @@ class Programs:
         """The parameter of each of the optimizer's tensors that are there, by its name."""
         return self._trained.slots()
 
-    def state(self, without: Collection[str] = ()) -> dict[str, Array]:
-        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
+    def state(self, without: Collection[str] = (), *, copies: bool = True) -> dict[str, Array]:
+        """What training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
 
         Args:
             without: names of slots that are left out; those of other processes' parameters are as at first.
+            copies: otherwise arrays on the host are where they lie, and change with the next step.
         """
-        return self._trained.state(without)
+        return self._trained.state(without, copies=copies)
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
@@ -422,13 +423,19 @@ class Programs:
         others = {slot for slot, name in slots if self.shards is not None and owner[name] != self.shards.rank}
         self._trained.load_state({key: array for key, array in state.items() if key not in others})
 
-    def close(self) -> None:
-        """Gives device memory back; the programs can't run any more."""
+    def end_steps(self) -> None:
+        """Gives the memory back that only programs need; none can run any more, and the newest weights are there."""
         self.discard()
         if self.sums is not None:
             self.sums.close()
+        self._last_step = None
         self.engine.forget_programs()
         self._scratch.close()
+        self._trained.drop_slots()
+
+    def close(self) -> None:
+        """Gives device memory back; the programs can't run any more."""
+        self.end_steps()
         self.engine.close()
 
     # ---- how they are made ----------------------------------------------------------------------------
@@ -536,13 +543,15 @@ class Programs:
             graph = eliminate_dead_code(make(sizes))
             assert not dims_of(graph)
             trained = self._trained
-            return self.engine.build(
+            made = self.engine.build(
                 graph,
                 mutable=trained.changed(),
                 owners=trained.all_owners(),
                 newest=trained.initial,
                 scratch=None if lie_apart() else self._scratch,
             )
+            trained.drop_loaded()
+            return made
 
         return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)
 

@@ -460,9 +460,14 @@ class Stepper(Evaluator):
         alone = self.processes is None or self.objective.gathered()
         return self._evaluated(data, batch_size, self._terms if alone else self._shared_terms)
 
-    def state(self) -> dict[str, Array]:
-        """Copies of what training changes, of all processes in that of rank 0; all of them must call it."""
-        return self.programs.state() if self.processes is None else self.processes.state()
+    def state(self, *, copies: bool = True) -> dict[str, Array]:
+        """What training changes, of all processes in that of rank 0; all of them must call it.
+
+        Args:
+            copies: otherwise arrays on the host are where they lie, and change with the next step.
+        """
+        having = self.programs if self.processes is None else self.processes
+        return having.state(copies=copies)
 
     def _together(self, last: bool = False, counts: bool = True) -> contextlib.AbstractContextManager[None]:
         """A context whose errors end it in all processes."""

@@ -132,7 +132,7 @@ class Trained:
         return self._begun(name) if array is None else array
 
     def view(self, name: str) -> Array:
-        """A tensor that training changes: where it lies on the host itself, else a copy."""
+        """A tensor that training changes: where it lies on the host itself, not to be written; else a copy."""
         key = self.key_of(name)
         return self._engine.variables.view(key) if key in self._engine.variables else self.read(name)
 
@@ -150,19 +150,43 @@ class Trained:
         """The parameter of each of the optimizer's tensors that are there, by its name."""
         return {slot: name for name in self.reached for slot in self._slots[name]}
 
-    def state(self, without: Collection[str] = ()) -> dict[str, Array]:
-        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
+    def state(self, without: Collection[str] = (), *, copies: bool = True) -> dict[str, Array]:
+        """What training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``.
 
         Args:
             without: names of slots that are left out.
+            copies: otherwise arrays on the host are where they lie, and change with the next step.
         """
-        found = {f"parameters/{name}": self.read(name) for name in (*self.reached, *self._statistics)}
-        found |= {slot: self.read(slot) for slot in self.slots() if slot not in without}
+        read = self.read if copies else self.view
+        found = {f"parameters/{name}": read(name) for name in (*self.reached, *self._statistics)}
+        found |= {slot: read(slot) for slot in self.slots() if slot not in without}
         return {**self._loaded, **found}
+
+    def drop_loaded(self) -> None:
+        """Forgets what was loaded of parameters and slots of which there are variables: these have it.
+
+        A parameter is kept while a slot begins as it does that was neither loaded nor made.
+        """
+        variables = self._engine.variables
+        for name in self.reached if self._loaded else ():
+            absent = [slot for slot in self._slots[name] if self.key_of(slot) not in variables]
+            begin = [slot for slot in absent if self._tensors[slot].slot.start == "parameter"]
+            if self.key_of(name) in variables and all(slot in self._loaded for slot in begin):
+                self._loaded.pop(f"parameters/{name}", None)
+            for slot in self._slots[name].keys() - absent:
+                self._loaded.pop(slot, None)
+
+    def drop_slots(self) -> None:
+        """Gives the memory back of what only training steps read; they can't run any more."""
+        kept = {*self._evaluated.values()}
+        for name in self.reached:
+            for each in (ACCUMULATOR + name, *self._slots[name]):
+                if each not in kept:
+                    self._engine.variables.drop(self.key_of(each))
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
-        self._loaded = {key: np.array(value) for key, value in state.items()}
+        self._loaded = dict(state)
         slots = [slot for name in self.reached for slot in self._slots[name]]
         changed: Collection[str] = {*self.reached, *self._statistics, *slots}
         variables, changing = self._engine.variables, self.changed()
@@ -175,6 +199,8 @@ class Trained:
                 found = self._begun(name)
             if found is not None:
                 variables.write(key, found)
+        self.drop_loaded()
+        self._loaded = {key: np.array(value) for key, value in self._loaded.items()}
 
     def _begun(self, name: str) -> Array:
         """What a tensor is before training: that of the model, the start of a slot, or zeros of an accumulator."""

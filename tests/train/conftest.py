@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -110,13 +110,16 @@ class LinearPrograms:
     def newest(self, name: str) -> np.ndarray | None:
         return getattr(self, name, None)
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self, without: Collection[str] = (), *, copies: bool = True) -> dict[str, np.ndarray]:
         state = {"parameters/w": self.w.copy(), "parameters/b": self.b.copy()}
         return state | {f"optimizer/velocity/{k}": v.copy() for k, v in self.velocity.items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         self.w, self.b = state["parameters/w"].copy(), state["parameters/b"].copy()
         self.velocity = {k: state[f"optimizer/velocity/{k}"].copy() for k in ("w", "b")}
+
+    def end_steps(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True

@@ -58,7 +58,8 @@ def main() -> None:
     weights = {name: trainer.model.parameters[name].array for name in ("a", "b")}
     figures = {"loss": history.steps["loss"], "norm": history.steps["gradient_norm"], "held": history["val_loss"]}
     kept = sum(p.memory.get("state", 0) for name, p in trainer.plans().items() if name == "optimizer")
-    np.savez(f"{target}.{rank}.npz", begun=max(begun, default=0), kept=kept, **figures, **weights)
+    loaded = len(trainer.programs._trained._loaded)
+    np.savez(f"{target}.{rank}.npz", begun=max(begun, default=0), kept=kept, loaded=loaded, **figures, **weights)
 
 
 def go_on(trainer: df.Trainer, rank: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random as standard
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,40 @@ def test_what_is_not_trained_is_read_where_the_model_has_it() -> None:
         trainer.programs.load_state(state)
         np.testing.assert_array_equal(head, start)
     np.testing.assert_array_equal(model.parameters["head"].array, state["parameters/head"])
+
+
+def one_matrix(width: int = 512) -> df.Model:
+    g = df.GraphBuilder("one_matrix")
+    w = g.parameter("w", np.eye(width, dtype=np.float32))
+    g.output("y", ops.matmul(g.input("x", df.float32, ("batch", width)), w))
+    return df.Model(g.build())
+
+
+def test_a_checkpoint_is_written_and_read_without_copies_that_stay(tmp_path: Any) -> None:
+    """Counted by Python: arrays; the Trainer's own memory isn't among them."""
+    data = {"x": np.ones((4, 512), np.float32), "labels": np.zeros(4, np.int64)}
+    matrix = 512 * 512 * 4
+    options: dict[str, Any] = {"batch_size": 2, "progress": False, "checkpoint": tmp_path}
+    with df.Trainer(one_matrix(), devices=["cpu"]) as trainer:
+        trainer.fit(data, batch_size=2, progress=False)
+        tracemalloc.start()
+        try:
+            trainer.fit(data, epochs=1, **options)
+            assert tracemalloc.get_traced_memory()[1] < matrix  # of three
+        finally:
+            tracemalloc.stop()
+        viewed, expected = trainer.programs.state(copies=False), trainer.programs.state()
+        for name, array in viewed.items():
+            assert not array.flags.writeable
+            np.testing.assert_array_equal(array, expected[name])
+    with df.Trainer(one_matrix(), devices=["cpu"]) as trainer:
+        tracemalloc.start()
+        try:
+            trainer.fit(data, epochs=2, resume="auto", **options)
+            assert max(trace.size for trace in tracemalloc.take_snapshot().traces) < matrix
+        finally:
+            tracemalloc.stop()
+        assert trainer.steps == 6
 
 
 @pytest.mark.parametrize("memory", ["half", "0x", "-1", "0.5", 0, -5, 1.5, True, "5T", ""])

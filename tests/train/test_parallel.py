@@ -80,6 +80,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     for found in results(tmp_path / "then", 3):
         np.testing.assert_allclose(found["loss"], once["loss"], rtol=1e-5)
         np.testing.assert_allclose(found["a"], once["a"], rtol=1e-4, atol=1e-6)
+        assert found["loaded"] == 0  # no copy of the checkpoint stays
 
 
 @pytest.mark.parametrize(

@@ -143,13 +143,18 @@ class Processes:
 
     # ---- state ----------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Array]:
-        """Copies of what training changes, of all processes; in those that aren't of rank 0 perhaps less."""
+    def state(self, *, copies: bool = True) -> dict[str, Array]:
+        """What training changes, of all processes; in those that aren't of rank 0 perhaps less.
+
+        Args:
+            copies: otherwise arrays on the host are where they lie, and change with the next step.
+        """
         if self.shards is None:
-            return self._programs.state()
+            return self._programs.state(copies=copies)
         assert isinstance(self.collectives, Sharding)
         owner = {slot: self.shards.owner[name] for slot, name in self._programs.slots().items()}
-        state = self._programs.state({slot for slot, rank in owner.items() if rank != self.shards.rank})
+        others = {slot for slot, rank in owner.items() if rank != self.shards.rank}
+        state = self._programs.state(others, copies=copies)
         keep = state.__setitem__ if self.shards.rank == 0 else lambda name, array: None
         send_from_owners(self.collectives, owner, self._programs.view, keep)
         return state
