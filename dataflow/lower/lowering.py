@@ -59,13 +59,19 @@ def lower(
     concats, table.destination = concat_storage(graph, partial(_concat_base, table), partial(_can_write, table))
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
+    states: list[tuple[BaseTensor, BaseTensor]] = []
+    passing = {value for value, initializer in graph.initializers.items() if initializer.role == "passing"}
     ends = []
     for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
         table.starting = number == 0
         lower_nodes(table, graph.nodes[start:stop], concats)
         found |= _results(table, names[number], {storage.base for storage in found.values()}, state)
+        # What passes is read behind its program; all others change when the last one ends.
+        complete = [s for s in graph.states if s.before in passing and s.name in names[number]]
+        states += alias_states(table, complete, _claimed(found, states))
         ends.append(len(table.items))
-    states = alias_states(table, {storage.base for storage in found.values()})
+    lasting = [s for s in graph.states if s.before not in passing]
+    states += alias_states(table, lasting, _claimed(found, states))
     ends[-1] = len(table.items)
     stages = tuple(
         Stage(name, end + len(table.first), tuple(n for n in graph.outputs if n in results))
@@ -73,7 +79,12 @@ def lower(
     )
     outputs = {name: found[name] for name in graph.outputs}
     items = (*table.first, *table.items)
-    return Lowered(items, inputs, outputs, table.stored, states, stages, selection.refusals, state), table.data
+    return Lowered(items, inputs, outputs, table.stored, tuple(states), stages, selection.refusals, state), table.data
+
+
+def _claimed(found: Mapping[str, Storage], states: Iterable[tuple[BaseTensor, BaseTensor]]) -> set[BaseTensor]:
+    """The base tensors of results and of states."""
+    return {storage.base for storage in found.values()} | {base for base, _ in states}
 
 
 def lower_nodes(

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
-from ..ir.graph import Node
+from ..ir.graph import Node, State
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage
 from ..ir.operand import is_contiguous
 from .storage import StorageTable
 
 
-def alias_states(table: StorageTable, returned: Set[BaseTensor]) -> tuple[tuple[BaseTensor, BaseTensor], ...]:
+def alias_states(
+    table: StorageTable, states: Iterable[State], claimed: Set[BaseTensor]
+) -> list[tuple[BaseTensor, BaseTensor]]:
     """Pairs of base tensors (after, before) that share bytes; adds a copy where a state can't be computed there.
 
-    ``returned`` are the base tensors of results, which stay their own.
+    ``claimed`` are the base tensors of results, which stay their own, and of other states.
     """
-    states: list[tuple[BaseTensor, BaseTensor]] = []
+    found: list[tuple[BaseTensor, BaseTensor]] = []
     touches = _Touches(table.items)
     marker = Node(table.copy, "state", (), (), {})
     pending: list[tuple[Storage, Storage]] = []
-    for state in table.graph.states:
+    for state in states:
         owner = table.owners.get(state.before.name, HOST)
         before = table.initializer(state.before, owner)
         after = table.read(state.after, owner)
@@ -29,9 +31,9 @@ def alias_states(table: StorageTable, returned: Set[BaseTensor]) -> tuple[tuple[
         if after.base.memory != owner:
             device = next(d for d in table.devices if table.memory_of(d) == owner)
             after = table.transfer(after, owner, device, marker)
-        claimed = returned | {base for base, _ in states}
-        if after.base not in claimed and _may_overwrite(after, before, touches):
-            states.append((after.base, before.base))
+        taken = claimed | {base for base, _ in found}
+        if after.base not in taken and _may_overwrite(after, before, touches):
+            found.append((after.base, before.base))
         else:
             pending.append((after, before))
     # What reads the old value of another state is copied aside before any state is written.
@@ -42,8 +44,8 @@ def alias_states(table: StorageTable, returned: Set[BaseTensor]) -> tuple[tuple[
         ready.append((aside, before))
     for after, before in ready:
         device = table.device_for(after.base)
-        states.append((table.fresh(after, marker, device).base, before.base))
-    return tuple(states)
+        found.append((table.fresh(after, marker, device).base, before.base))
+    return found
 
 
 class _Touches:

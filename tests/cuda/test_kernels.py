@@ -60,6 +60,8 @@ def test_cuda_takes_what_the_cpu_takes(standin_registry):
             continue
         if len(sample.inputs) > COMPUTED_AGAIN.get(sample.op.name, len(sample.inputs)):
             continue
+        if sample.attributes.get("softcap"):
+            continue  # the parts of attention with capped scores run one by one on a card
         given = [o.dtype for o in sample.inputs if o is not None]
         if sample.op.name in ON_THE_CPU_IN_DOUBLE and given[0] == df.float64:
             continue
