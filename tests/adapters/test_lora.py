@@ -221,7 +221,7 @@ def test_layers_of_one_module_have_an_adapter_each(recorded, tmp_path, dora):
     paths = {adapter.weight: adapter.path for adapter in model.adapters}
     assert paths == {"out.weight": "embed", "val_0": "val_0", "val_1": "val_1", "val_2": "out"}
     assert len({name for adapter in model.adapters for name in adapter.tensors}) == (12 if dora else 8)
-    trained(model, recorded, 2, tie=False)
+    trained(model, recorded, 5, tie=False)
     merged = df.merge_lora(model)
     np.testing.assert_allclose(results(merged, recorded), results(model, recorded), rtol=1e-5, atol=1e-5)
     df.save_adapters(model, tmp_path / "adapters")

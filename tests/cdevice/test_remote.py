@@ -57,12 +57,10 @@ def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
     ) as trainer:
         batches = zip(data["x"][:8].astype(np.float32), data["y"][:8].astype(np.int64), strict=True)
         losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]
-        plans = [program.plan for program in trainer.programs.engine.programs.values()]
-        for plan in plans:
-            assert {s.device for s in plan.items if isinstance(s, Segment)} >= {
-                "remote"
-            } or "backward" not in plan.ranges
-        joint = next(p for p in plans if "backward" in p.ranges)
+        plans = trainer.programs.plans()
+        assert set(plans) == {"step"}
+        joint = plans["step"]
+        assert {s.device for s in joint.items if isinstance(s, Segment)} >= {"remote"}
         backward = joint.items[joint.ranges["backward"].start :]
         assert any(isinstance(item, Transfer) for item in backward)
         assert any(isinstance(item, Segment) and item.device == "remote" for item in backward)

@@ -9,25 +9,14 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plugin import hookimpl
 from dataflow.plugin.registry import load
+from tests.conftest import Plugin
 
 HERE = Path(__file__).parent / "growth"
 ROOT = HERE.parents[2]
 PROCESSOR = os.uname()[-1]
 KEPT = sorted(HERE.glob(f"kept-2.*-{PROCESSOR}.bin"))
 FLAGS = ["-std=gnu11", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]
-
-
-class Plugin:
-    """A plugin object around a library."""
-
-    def __init__(self, path):
-        self.path = path
-
-    @hookimpl
-    def dataflow_devices(self):
-        return [df.CDevice(self.path)]
 
 
 @pytest.fixture(scope="module")
