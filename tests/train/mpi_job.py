@@ -7,6 +7,7 @@ what is shared out or "-".
 import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -52,9 +53,15 @@ def main() -> None:
 
     more = {} if folder == "-" else {"checkpoint": folder, "resume": None if resume == "-" else resume}
     held = {key: array[:21] for key, array in data.items()}
-    history = trainer.fit(
-        data, held, epochs=int(epochs), batch_size=int(batch_size), callbacks=[fail], progress=False, **more
-    )
+    try:
+        history = trainer.fit(
+            data, held, epochs=int(epochs), batch_size=int(batch_size), callbacks=[fail], progress=False, **more
+        )
+    except KeyboardInterrupt:
+        # A launcher ends the others once one process has failed, and what they print may be lost: all write first.
+        Path(f"{target}.{rank}.step").write_text(str(trainer.steps), encoding="utf-8")
+        trainer.collectives.gather("interrupted")
+        raise
     weights = {name: trainer.model.parameters[name].array for name in ("a", "b")}
     figures = {"loss": history.steps["loss"], "norm": history.steps["gradient_norm"], "held": history["val_loss"]}
     kept = sum(p.memory.get("state", 0) for name, p in trainer.plans().items() if name == "optimizer")

@@ -101,7 +101,7 @@ def test_an_interrupt_of_one_process_stops_all_behind_the_same_step_and_is_saved
     done = run(2, tmp_path / "x", folder=tmp_path / "kept", fault="interrupt", shard="optimizer")
     assert done.returncode != 0
     assert "interrupted; saved in" in done.stderr
-    assert done.stderr.count("KeyboardInterrupt") >= 2
+    assert [(tmp_path / f"x.{rank}.step").read_text() for rank in range(2)] == ["3", "3"]
     assert [path.name for path in (tmp_path / "kept").glob("*.safetensors")] != []
 
 
