@@ -102,6 +102,18 @@ def leaves(mask: Mask | None) -> Iterator[Leaf]:
         yield from leaves(mask.mask)
 
 
+def _stand_ins(mask: Mask | None) -> Iterator[float]:
+    """The numbers in a mask that stand for minus infinity, as large as they are in the sum."""
+    if isinstance(mask, Sum):
+        yield from _stand_ins(mask.left)
+        yield from _stand_ins(mask.right)
+    elif isinstance(mask, Scaled):
+        yield from (number * mask.number for number in _stand_ins(mask.mask))
+    elif isinstance(mask, (Chosen, AtLeast)):
+        yield mask.number
+        yield from _stand_ins(mask.mask)
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """What a softmax reads.
@@ -207,7 +219,9 @@ class ScoresReader:
         scaled = self._scaled(node)
         if scaled is not None:
             inner = self._inside(scaled[0], node, depth)
-            return None if inner is None else inner.times(scaled[1])
+            found = None if inner is None else inner.times(scaled[1])
+            # A number that no longer hides a score would be added to it.
+            return found if found is None or all(n <= LOWEST for n in _stand_ins(found.mask)) else None
         orders = (node.inputs,) if node.op is div else (node.inputs, node.inputs[::-1])
         for x, other in orders:
             inner = self._inside(x, node, depth)

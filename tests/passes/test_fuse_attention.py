@@ -198,10 +198,11 @@ def test_scores_that_are_read_elsewhere_too_stay():
     assert "softmax" in ops_of(df.Session(g.build(), ["cpu"]).plan())
 
 
-def test_a_number_that_is_no_minus_infinity_is_no_mask():
-    """A score of which 10 is left where it is not seen counts."""
+@pytest.mark.parametrize(("number", "scale"), [(-2.0, 1.0), (-1e30, 1e-30), (-1e30, -1.0)])
+def test_a_number_that_is_no_minus_infinity_is_no_mask(number, scale):
+    """A score of which 2 is left where it is not seen counts, also where a scale behind it made it 2."""
     g = df.GraphBuilder()
     o = Operands(g, 1, 3)
-    scores = ops.where(o.causal, ops.matmul(o.q, halves(o.k)), -2.0)
-    g.output("y", attended(scores, o.v))
+    scores = ops.where(o.causal, ops.matmul(o.q, halves(o.k)), number)
+    g.output("y", attended(ops.mul(scores, scale), o.v))
     assert "softmax" in ops_of(df.Session(g.build(), ["cpu"]).plan())
