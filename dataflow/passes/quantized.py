@@ -6,6 +6,7 @@ before constants are folded, which would turn stored weights into floats.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..ir.kernel import Targets
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops import quantized
+from ..ops.pool import max_pool
 from ..ops.quantized import dequantize, matmul_blocks, quantize
 from ..ops.rules.quantized_blocks import matmul_blocks_decompose
 from ..ops.shape import reshape, transpose
@@ -35,7 +37,7 @@ def use_integers(graph: Graph, targets: Targets, mutable: Collection[str] = ()) 
     """
     if graph.states or not any(node.op.name in OPS for node in graph.nodes):
         return graph
-    moved = rewrite(graph, _Mover(graph, mutable).replace)
+    moved = rewrite(graph, _Mover(graph, targets, mutable).replace)
     return eliminate_dead_code(fuse(eliminate_dead_code(moved), targets, quantized.OPS, mutable))
 
 
@@ -59,13 +61,15 @@ def expand_blocks(graph: Graph, targets: Targets) -> Graph:
 
 
 class _Mover:
-    """Moves ``dequantize`` behind nodes that only move elements, and removes it where ``quantize`` undoes it.
+    """Moves ``dequantize`` behind nodes that only move or select elements, and removes it where ``quantize`` undoes it.
 
     Attributes:
+        targets: the devices and their kernels.
         made: nodes of the new graph that dequantize, by their results.
     """
 
-    def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
+    def __init__(self, graph: Graph, targets: Targets, mutable: Collection[str]) -> None:
+        self.targets = targets
         self.made: dict[Value, tuple[Value, Value, Value, int]] = {}
         self._stored = {v.name: d.array for v, d in graph.initializers.items() if v.name not in mutable}
 
@@ -90,7 +94,22 @@ class _Mover:
             return (self._dequantized(transpose(integers, perm=perm), scale, zero, perm.index(axis % len(perm))),)
         if node.op is reshape and scale.type.rank == 0:
             return (self._dequantized(reshape(integers, **node.attributes), scale, zero, 0),)
+        if node.op is max_pool:
+            pooled = self._pooled(builder, node, integers)
+            if pooled is not None and scale.type.rank == 0 and self._is_positive(scale):
+                return (self._dequantized(pooled, scale, zero, 0),)
         return None
+
+    def _pooled(self, builder: GraphBuilder, node: Node, integers: Value) -> Value | None:
+        """The largest integers, where they stand for the largest floats and the device of ``node`` finds them.
+
+        A dilated window may lie in padding alone: it has a float, minus infinity, that no integer stands for.
+        """
+        if any(node.outputs[1:]) or any(step != 1 for step in node.attributes["dilations"]):
+            return None
+        made = builder.add(max_pool, (integers,), node.attributes)
+        alone = dataclasses.replace(made, outputs=(made.outputs[0], None))
+        return None if self.targets.taker(alone, node) is None else made.outputs[0]
 
     def _dequantized(self, x: Value, scale: Value, zero: Value, axis: int) -> Value:
         along = axis if scale.type.rank else 0

@@ -238,6 +238,26 @@ def test_movement_between_quantized_values_moves_the_integers():
     assert set(ran) <= {"copy"}
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_the_largest_of_quantized_values_are_found_among_the_integers(kind):
+    random = np.random.default_rng(15)
+    array, stored = integers(random, kind, (2, 5, 11, 9)), {"s": np.float32(0.03), "z": integers(random, kind)}
+    window = {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1], "ceil_mode": 1}
+    for dilations in ([1, 1], [1, 2]):
+        pool = {**window, "dilations": dilations}
+        nodes = [
+            node("DequantizeLinear", ["x", "s", "z"], ["f"]),
+            node("MaxPool", ["f"], ["p"], **pool),
+            node("QuantizeLinear", ["p", "s", "z"], ["y"]),
+        ]
+        expected, found, ran = both(model(nodes, {"x": array}, stored, KINDS[np.dtype(kind)]), {"x": array}, False)
+        np.testing.assert_array_equal(found, expected)
+        assert (ran == ["max_pool"]) == (dilations == [1, 1])
+        alone = model([node("MaxPool", ["x"], ["y"], **pool)], {"x": array}, {}, KINDS[np.dtype(kind)])
+        expected, found, ran = both(alone, {"x": array})
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_dynamic_quantization_is_two_ops_and_equal():
     random = np.random.default_rng(13)
     x = random.standard_normal((4, 9, 48)).astype(np.float32)

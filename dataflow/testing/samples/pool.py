@@ -9,8 +9,10 @@ import numpy as np
 
 from ... import ops
 from ...ir.builder import GraphBuilder
-from ...ir.types import Array, float32, int32
-from ..sample import Operand, Sample, x
+from ...ir.types import Array, float32, int8, int32, uint8
+from ..sample import Operand, Sample, i, x
+
+_BYTES = (uint8, 0), (int8, -128)
 
 
 def _pools() -> list[Sample]:
@@ -26,6 +28,7 @@ def _pools() -> list[Sample]:
         ((0, 2, 4, 4), (2, 2), {}),
         ((1, 1, 1, 1), (1, 1), {}),
         ((2, 70, 24, 24), (2, 2), {"strides": (2, 2)}),
+        ((2, 1, 7, 8, 5), (3, 2, 1), {"strides": (2, 2, 1), "pads": (1, 0, 0, 1, 1, 0)}),
     )  # fmt: skip
     for image, kernel, given in windows:
         n = len(kernel)
@@ -33,6 +36,7 @@ def _pools() -> list[Sample]:
         a = {"kernel": kernel, "strides": ones, "pads": (0,) * (2 * n), "dilations": ones, "ceil_mode": 0, **given}
         small = (0,) if np.prod(image) < 800 else ()
         rows.append(Sample(ops.max_pool, (x(*image, kind="distinct"),), a, gradient=small))
+        rows += [Sample(ops.max_pool, (i(*image, low=low, high=low + 256, dtype=dtype),), a) for dtype, low in _BYTES]
         g = GraphBuilder()
         out = ops.max_pool(g.input("x", float32, image), **a).type.sizes
         indices = Operand(out, int32, value=_indices(image, out, a))

@@ -28,16 +28,6 @@ typedef struct pooling {
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
-/* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
-static df_window window_of(const df_attribute *const *a, int32_t n, int32_t first,
-                           const int64_t *in, const int64_t *out, int32_t rank) {
-  return df_window_make(rank - 2, in + 2, out + 2,
-                        df_attribute_ints(a, n, first + DF_MAX_POOL_KERNEL, NULL),
-                        df_attribute_ints(a, n, first + DF_MAX_POOL_STRIDES, NULL),
-                        df_attribute_ints(a, n, first + DF_MAX_POOL_PADS, NULL),
-                        df_attribute_ints(a, n, first + DF_MAX_POOL_DILATIONS, NULL));
-}
-
 static const char *check_rank(const df_node *node) {
   const int32_t rank = node->inputs[0]->rank;
   if (rank < 3 || rank > 2 + DF_AXES)
@@ -51,7 +41,8 @@ static const char *check_window(const df_node *node, int32_t first, const df_ope
   const char *reason = check_rank(node);
   if (reason)
     return reason;
-  df_window w = window_of(node->attributes, node->n_attributes, first, x->shape, y->shape, x->rank);
+  df_window w =
+      df_pool_window(node->attributes, node->n_attributes, first, x->shape, y->shape, x->rank);
   return df_window_accepts(&w);
 }
 
@@ -240,8 +231,8 @@ static void over_planes(const df_call *call, df_task task, pooling *j, int64_t t
 
 static df_status run_max(const df_call *call) {
   const df_tensor *x = call->inputs[0], *y = call->outputs[0];
-  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
-                              y->shape, x->rank),
+  pooling j = {.w = df_pool_window(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL,
+                                   x->shape, y->shape, x->rank),
                .x = x->data,
                .y = y->data,
                .indices = call->n_outputs > 1 ? call->outputs[1]->data : NULL,
@@ -252,8 +243,8 @@ static df_status run_max(const df_call *call) {
 
 static df_status run_avg(const df_call *call) {
   const df_tensor *x = call->inputs[0], *y = call->outputs[0];
-  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
-                              y->shape, x->rank),
+  pooling j = {.w = df_pool_window(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL,
+                                   x->shape, y->shape, x->rank),
                .x = x->data,
                .y = y->data,
                .pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0,
@@ -264,8 +255,8 @@ static df_status run_avg(const df_call *call) {
 
 static df_status run_avg_grad(const df_call *call) {
   const df_tensor *dy = call->inputs[0], *dx = call->outputs[0];
-  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL,
-                              dx->shape, dy->shape, dx->rank),
+  pooling j = {.w = df_pool_window(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL,
+                                   dx->shape, dy->shape, dx->rank),
                .dy = dy->data,
                .dx = dx->data,
                .pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0,

@@ -4,6 +4,16 @@
 
 #include "pool/window.h"
 
+/* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
+static inline df_window df_pool_window(const df_attribute *const *a, int32_t n, int32_t first,
+                                       const int64_t *in, const int64_t *out, int32_t rank) {
+  return df_window_make(rank - 2, in + 2, out + 2,
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_KERNEL, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_STRIDES, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_PADS, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_DILATIONS, NULL));
+}
+
 /* Whether a padded row of the input is short enough for the stack. */
 int DF_NAME(df_pool_rows_fit)(const df_window *w);
 
