@@ -21,7 +21,7 @@ from .lower.placement import targets_of
 from .passes.narrow_storage import narrow_storage
 from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
-from .planning.memory_goal import MemoryGoal, planned_within
+from .planning.memory_goal import MemoryGoal, Searches, planned_within
 from .planning.planner import make_plan
 from .plugin.device import Refused
 from .plugin.registry import Registry
@@ -65,6 +65,7 @@ def compile_graph(
     state: RunState = NO_STATE,
     goal: MemoryGoal | None = None,
     storage: DType | None = None,
+    searches: Searches | None = None,
 ) -> Compiled:
     """The plan of a bound graph, and what it was made from.
 
@@ -81,6 +82,7 @@ def compile_graph(
         state: inputs and outputs that stay in a memory from run to run.
         goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
         storage: likewise: the dtype in which float32 values wait for the next of them; None: as they are.
+        searches: what was found for other sizes, where a goal is no budget; None: nothing.
 
     Raises:
         InputError: the goal can't be reached.
@@ -126,5 +128,5 @@ def compile_graph(
     if goal is None or len(lowered.stages) < 2:
         plan = make(lowered)
     else:
-        lowered, plan = planned_within(goal, lowered, make)
+        lowered, plan = planned_within(goal, lowered, make, searches or Searches())
     return Compiled(plan, lowered, initial, compile_segments(plan, devices))

@@ -24,7 +24,7 @@ from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
 from .passes.bind_shapes import dims_of
 from .planning.budget import check_budget
-from .planning.memory_goal import MemoryGoal
+from .planning.memory_goal import MemoryGoal, Searches
 from .planning.series import series_of
 from .plugin.device import Refused
 from .plugin.registry import registry_of
@@ -66,7 +66,7 @@ class Engine:
         borrows: bool = False,
         state: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._how, self._plans, self._borrows = how, plans, borrows
+        self._how, self._plans, self._borrows, self._searches = how, plans, borrows, Searches()
         self._fixed = not dims_of(graph)
         self.registry = registry_of(how.registry)
         self.placement = choose_devices(how, self.registry, graph)
@@ -155,6 +155,7 @@ class Engine:
                     state=NO_STATE if self.state is None else self.state.state,
                     goal=goal,
                     storage=self._how.storage,
+                    searches=self._searches,
                 )
             except Refused as error:
                 asked = {(name, error.device) for name in error.nodes} - placement.pins.refused.keys()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..errors import LimitExceeded, OutOfMemoryError
 from ..ir.plan import Plan
 from ..plugin.device import Buffer
 from .devices import Devices
 
 
 class Scratch:
-    """One buffer per memory that programs use as their arena in turn; for programs that never run at one time."""
+    """One buffer per memory that programs use as their arena in turn; for programs that never run at one time.
+
+    A buffer that was too small becomes an eighth larger than is needed, where there is so much memory: sizes that grow
+    a little from run to run would else replace it each time, and a run in new pages takes twice as long.
+    """
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
@@ -27,7 +34,13 @@ class Scratch:
             if known is not None:
                 del self._buffers[arena.memory]
                 self._devices.free(arena.memory, known)
-            self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena)
+            larger = replace(arena, bytes=arena.bytes + arena.bytes // 8)
+            try:
+                self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena if known is None else larger)
+            except (OutOfMemoryError, LimitExceeded):
+                if known is None:
+                    raise
+                self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena)
 
     def buffer(self, memory: str) -> Buffer:
         """The buffer for arenas in ``memory``."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from ..errors import InputError
 from ..host import checks
 from ..host.limits import poll
-from ..ir.lowered import Lowered
+from ..ir.lowered import Lowered, Move
 from ..ir.plan import Plan
 from .budget import size
 from .evictions import Setting, evicting
 from .offsets import lie_apart
 from .recompute import repeating
 from .schedule import Schedule, cost_of, plain, profile, trimmed, with_extra
-from .work import Work, work_of
+from .work import Work, alike, work_of
 
 FREE = 0.01  # of a step's work: what computing again may cost where no budget is given
 FREE_FROM = 8 << 20  # bytes of an arena below which nothing is computed again without a budget
@@ -37,6 +37,8 @@ TRIES = 8
 FREE_SETTINGS = tuple(Setting(power, False, 0) for power in (0.5, 1.0, 0.0))
 FREE_TRIES, FREE_EFFORT = 6, 15_000
 TRIMMED = 4  # of the schedules found, the cheapest
+ALIKE = 2  # times more or less memory than at the sizes that were searched
+KEPT = 16  # programs of which it is known what a search found
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -82,13 +84,58 @@ def memory_goal(memory: object) -> MemoryGoal:
     return MemoryGoal(bytes=int(memory.__index__()))
 
 
-def planned_within(goal: MemoryGoal, lowered: Lowered, make: Callable[[Lowered], Plan]) -> tuple[Lowered, Plan]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a search without a budget found for one size of a program.
+
+    Attributes:
+        peak: scratch bytes where nothing is computed again.
+        work: what was searched.
+        schedule: None: to compute something again gained too little.
+    """
+
+    peak: int
+    work: Work
+    schedule: Schedule | None
+
+
+class Searches:
+    """What searches without a budget found, by the program: a new size isn't searched while its memory is like theirs.
+
+    A search takes as long as all else of a plan, and what is worth being computed again rarely depends on the size.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, ...], _Found] = {}
+
+    def known(self, lowered: Lowered, peak: int) -> _Found | None:
+        """What was found for the same items, whose plan took at least half of ``peak`` bytes and at most twice."""
+        found = self._found.get(_names(lowered))
+        return found if found is not None and found.peak // ALIKE <= peak <= found.peak * ALIKE else None
+
+    def note(self, lowered: Lowered, found: _Found) -> None:
+        """Keeps what was found, for the ``KEPT`` programs searched last."""
+        names = _names(lowered)
+        self._found.pop(names, None)
+        self._found[names] = found
+        while len(self._found) > KEPT:
+            del self._found[next(iter(self._found))]
+
+
+def _names(lowered: Lowered) -> tuple[str, ...]:
+    return tuple([item.name if isinstance(item, Move) else item.node.name for item in lowered.items])
+
+
+def planned_within(
+    goal: MemoryGoal, lowered: Lowered, make: Callable[[Lowered], Plan], searches: Searches
+) -> tuple[Lowered, Plan]:
     """The cheapest plan found that keeps to a goal, and what it is made from.
 
     Args:
         goal: of the plan's scratch memory.
         lowered: every item once.
         make: makes plans.
+        searches: what was found for other sizes; is added to.
 
     Raises:
         InputError: the goal can't be reached; says what can.
@@ -99,9 +146,20 @@ def planned_within(goal: MemoryGoal, lowered: Lowered, make: Callable[[Lowered],
         return lowered, plan
     if budget is None and len(lowered.items) > FREE_EFFORT:  # the search takes seconds: only for who asks for it
         return lowered, plan
+    known = searches.known(lowered, plan.peak_bytes) if budget is None else None
+    if known is not None and known.schedule is None:
+        return lowered, plan
     work = work_of(lowered)
     search = _Search(lowered, plan, with_extra(work, plan), make)
-    return search.free() if budget is None else search.within(budget)
+    if budget is not None:
+        return search.within(budget)
+    if known is not None and alike(known.work, work):
+        made = search.gaining(known.schedule)
+        if made[1].again is not None:
+            return made
+    schedule = search.free()
+    searches.note(lowered, _Found(plan.peak_bytes, work, schedule))
+    return search.gaining(schedule)
 
 
 class _Search:
@@ -111,8 +169,8 @@ class _Search:
         count = max(3, EFFORT // len(work.costs))
         self.settings = [*itertools.islice(itertools.product(MARGINS, SETTINGS), count)]
 
-    def free(self) -> tuple[Lowered, Plan]:
-        """The least memory that costs little."""
+    def free(self) -> Schedule | None:
+        """That of least memory among those that cost little; None where it gains too little."""
         found, low, high = None, self.peak // 2, self.peak
         settings = FREE_SETTINGS[: FREE_EFFORT // len(self.work.costs)]
         for _ in range(FREE_TRIES):
@@ -122,11 +180,17 @@ class _Search:
                 low = limit
             else:
                 found, high = schedule, max(profile(self.work, schedule))
-        if found is not None and high < GAIN * self.peak:
-            made = self.planned(found)
-            if made[1].peak_bytes < GAIN * self.plan.peak_bytes:
-                return made
-        return self.lowered, self.plan
+        return found if found is not None and high < GAIN * self.peak else None
+
+    def gaining(self, schedule: Schedule | None) -> tuple[Lowered, Plan]:
+        """What a schedule gives, perhaps one of other sizes; where it costs or gains not enough: every item once."""
+        once = self.lowered, self.plan
+        if schedule is None or cost_of(self.work, schedule) > (1 + FREE) * self.work.cost:
+            return once
+        if max(profile(self.work, schedule)) >= GAIN * self.peak:
+            return once
+        made = self.planned(schedule)
+        return made if made[1].peak_bytes < GAIN * self.plan.peak_bytes else once
 
     def within(self, budget: int) -> tuple[Lowered, Plan]:
         """The least cost that fits; schedules are made for less than the budget until the arena fits too."""

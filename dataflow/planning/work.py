@@ -55,6 +55,16 @@ class Work:
         return sum(self.costs)
 
 
+def alike(one: Work, other: Work) -> bool:
+    """Whether a schedule of one is a schedule of the other: they differ at most in bytes and costs."""
+    return (
+        one.reads == other.reads
+        and one.writes == other.writes
+        and one.again == other.again
+        and one.until == other.until
+    )
+
+
 def work_of(lowered: Lowered) -> Work:
     """The tables of a lowered graph; ``extra`` is zeros."""
     fixed = {s.base for s in (*lowered.inputs.values(), *lowered.outputs.values())}

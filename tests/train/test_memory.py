@@ -133,6 +133,47 @@ def test_without_a_budget_it_costs_a_hundredth_of_the_work(monkeypatch: pytest.M
         assert plan.again is None or 0 < plan.again.cost <= goals.FREE
 
 
+@pytest.mark.parametrize("gains", [True, False])
+def test_what_is_computed_again_is_searched_anew_where_memory_is_no_more_alike(
+    monkeypatch: pytest.MonkeyPatch, gains: bool
+) -> None:
+    """Whether a search found something or not; its schedule is taken for other sizes, and no bit changes."""
+    monkeypatch.setattr(goals, "FREE_FROM", 0)
+    monkeypatch.setattr(goals, "FREE", 0.1 if gains else 0.0)
+    searched, free = [], goals._Search.free
+
+    def counted(search: Any) -> Any:
+        searched.append(search.peak)
+        return free(search)
+
+    monkeypatch.setattr(goals._Search, "free", counted)
+    g, random = df.GraphBuilder("chain"), np.random.default_rng(0)
+    h = g.input("x", df.float32, ("batch", WIDTH))
+    for layer in range(6):
+        w = g.parameter(f"w{layer}", (random.standard_normal((WIDTH, WIDTH)) / 4).astype(np.float32))
+        h = ops.mul(ops.tanh(ops.matmul(h, w)), ops.sigmoid(h))
+    g.output("y", h)
+    model = df.Model(g.build())
+
+    def steps(memory: str | None) -> tuple[list[float], list[bool], list[int]]:
+        losses, again, counts = [], [], []
+        trainer = df.Trainer(model.copy(), accumulate=2, memory=memory, devices=["cpu"])
+        with trainer:
+            for size in (400, 360, 240, 500, 1600, 2000):
+                x = np.random.default_rng(size).standard_normal((size, WIDTH)).astype(np.float32)
+                losses += [trainer.step({"x": x, "labels": np.arange(size) % WIDTH}) for _ in range(2)]
+                again.append(trainer.programs.joint_plan().again is not None)
+                check_plan(trainer.programs.joint_plan())
+                counts.append(len(searched))
+        return losses, again, counts
+
+    losses, again, counts = steps(None)
+    assert counts[:4] == [2, 2, 2, 2]  # of the first micro-batch and of the second
+    assert counts[4] == 4
+    assert again == [gains] * 6
+    assert steps("1x") == (losses, [False] * 6, [counts[-1]] * 6)
+
+
 @pytest.mark.parametrize("devices", [["numpy"], ["remote", "cpu"]])
 def test_other_devices_keep_budgets_with_the_same_bits(devices: list[str], remote: Any) -> None:
     options: dict[str, Any] = {"devices": devices, "registry": remote if "remote" in devices else None}
