@@ -19,16 +19,17 @@ from typing import IO, Any, NoReturn
 from .._runtime import lib
 from ..errors import DataflowError
 from .outcome import Outcome, Task
-from .process_state import ADDRESS_SANITIZER, flush
+from .process_state import ADDRESS_SANITIZER, flush, resident_bytes
 
 _PIPE = 200  # number of the file descriptor by which a child speaks: one that a kernel doesn't meet by chance
 _SIZE = 8  # bytes that say how long a message is
 _SHOWN = 2000  # characters of what a child wrote before it ended
+_GROWTH = 1 << 30  # bytes by which a child may grow, e.g. by what devices compile and keep, before another goes on
 _UNDEFINED = "runtime error: "  # how UndefinedBehaviorSanitizer begins
 
 
 def run_isolated(device: str, make: Callable[[], list[Task]], limit: float = 60.0) -> Iterator[Outcome]:
-    """The outcomes of all tasks, each run in a child of this process; a child that ends is followed by another.
+    """The outcomes of all tasks, each run in a child of this process; another follows one that ends or that has grown.
 
     Args:
         device: its id or a plugin's name, for outcomes.
@@ -42,6 +43,7 @@ def run_isolated(device: str, make: Callable[[], list[Task]], limit: float = 60.
     while True:
         child = _Child(make, begin)
         last, op, name, stage = -1, "", f"what {device} accepts", "plain"
+        following = None
         try:
             for kind, *message in child.messages(limit):
                 if kind == "outcome":
@@ -50,14 +52,16 @@ def run_isolated(device: str, make: Callable[[], list[Task]], limit: float = 60.
                     last, op, name, stage = message
                 elif kind == "error":
                     raise message[0]
+                elif kind == "done":
+                    (following,) = message
         finally:
             end = child.end()
-        if end is None:
+        if end is not None:
+            yield Outcome(device, op, name, stage, "failed", end)
+            following = last + 1 if last >= begin else None  # else it ends where tasks are made, and would again
+        if following is None:
             return
-        yield Outcome(device, op, name, stage, "failed", end)
-        if last < begin:
-            return  # it ends where tasks are made, and would again
-        begin = last + 1
+        begin = following
 
 
 class _Child:
@@ -92,10 +96,10 @@ class _Child:
         while True:
             while len(heard) >= _SIZE and len(heard) >= (end := _SIZE + int.from_bytes(heard[:_SIZE], "little")):
                 message, heard = pickle.loads(heard[_SIZE:end]), heard[end:]
-                if message == ("done",):
-                    self._done = True
-                    return
+                self._done = message[0] == "done"
                 yield message
+                if self._done:
+                    return
             if not select.select([self._read], [], [], limit)[0]:
                 self._expired = limit
                 return
@@ -111,22 +115,26 @@ class _Child:
             deadline = time.monotonic() + (0.0 if self._expired else 0.5)
             while time.monotonic() < deadline and not _has_ended(self._process):
                 time.sleep(0.01)
+        ended = _has_ended(self._process)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process, signal.SIGKILL)  # with what its kernels started
         _, status = os.waitpid(self._process, 0)
         os.close(self._read)
         try:
-            return None if self._done else self._cause(status)
+            return None if self._done else self._cause(status, ended)
         finally:
             self._output.close()
             self._errors.close()
 
-    def _cause(self, status: int) -> str:
+    def _cause(self, status: int, ended: bool) -> str:
+        """Why a child wasn't done; ``ended``: by itself, before it was killed."""
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip()[-_SHOWN:]
         note = f": {said}" if said else ""
         if self._expired:
             return f"no result after {self._expired:g} s: it hangs{note}"
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and ended:
+            return f"the process was ended by SIGKILL, as the system does that has no memory left{note}"
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             return f"the process was ended by {signal.Signals(os.WTERMSIG(status)).name}{note}"
         if os.WIFEXITED(status):
@@ -158,8 +166,7 @@ def _serve(make: Callable[[], list[Task]], begin: int, pipe: int, output: IO[byt
         except DataflowError as error:
             _say("error", error)
             raise
-        _run(tasks, begin, output, errors)
-        _say("done")
+        _say("done", _run(tasks, begin, output, errors))
         status = 0
     except BaseException as error:  # a broken pipe too, where a kernel closed it
         os.write(2, f"{type(error).__name__}: {error}".encode())
@@ -167,8 +174,9 @@ def _serve(make: Callable[[], list[Task]], begin: int, pipe: int, output: IO[byt
         os._exit(status)
 
 
-def _run(tasks: Sequence[Task], begin: int, output: IO[bytes], errors: IO[bytes]) -> None:
-    written, wrong = 0, 0
+def _run(tasks: Sequence[Task], begin: int, output: IO[bytes], errors: IO[bytes]) -> int | None:
+    """Runs tasks; the first that is left for another child, or None."""
+    written, wrong, most = 0, 0, resident_bytes() + _GROWTH
     for index in range(begin, len(tasks)):
         task = tasks[index]
         device = ""
@@ -186,6 +194,9 @@ def _run(tasks: Sequence[Task], begin: int, output: IO[bytes], errors: IO[bytes]
         wrong += len(text)
         if _UNDEFINED in text.decode(errors="replace"):
             _say("outcome", Outcome(device, task.op, task.name, "process", "failed", _shown(text)))
+        if resident_bytes() > most and index + 1 < len(tasks):
+            return index + 1
+    return None
 
 
 def _since(file: IO[bytes], begin: int) -> bytes:

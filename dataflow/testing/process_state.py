@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import locale
+import resource
 import struct
 import sys
 from collections.abc import Iterator
@@ -109,6 +110,13 @@ def live_bytes() -> int:
     _C.mallinfo2.restype = _Allocations
     found = _C.mallinfo2()
     return int(found.uordblks + found.hblkhd)
+
+
+def resident_bytes() -> int:
+    """Memory that this process has in use; 0 where that isn't known."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
 
 
 def flush() -> None:

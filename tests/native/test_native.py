@@ -10,6 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parent.parent / "native/runtime"
+GENERATED = HERE.parent.parent / "examples/devices/generated/source"
 TESTED = [
     RUNTIME / f"{name}.c"
     for name in (
@@ -48,4 +49,10 @@ def sanitizer(request, compile_c, tmp_path_factory):
 def test_program(name, sanitizer, compile_c):
     program = compile_c([HERE / f"{name}.c", *TESTED], *sanitizer)
     done = subprocess.run([program], capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_texts_are_built_to_is_kept_while_it_is_used(sanitizer, compile_c):
+    program = compile_c([HERE / "built_test.c", GENERATED / "cache.c"], f"-I{GENERATED}", *sanitizer)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

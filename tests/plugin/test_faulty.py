@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import locale
 import os
 import signal
@@ -17,7 +18,8 @@ import pytest
 import dataflow as df
 from dataflow.plugin import Kernel, OperandSpec, PythonDevice, devices_of
 from dataflow.plugin.registry import load
-from dataflow.testing import SAMPLES, check_device
+from dataflow.testing import SAMPLES, check_device, isolation
+from dataflow.testing.outcome import Outcome, Task
 from tests.support import DevicePlugin
 
 SOURCE = Path(__file__).parent / "faulty/faulty.c"
@@ -213,6 +215,7 @@ FUNCTIONS = {
     "raises": (after(lambda: 1 / 0), "raised ZeroDivisionError"),
     "leaves": (after(lambda: sys.exit(4)), "raised SystemExit: 4"),
     "leaves at once": (after(lambda: os._exit(4)), "the process was left with status 4"),
+    "is killed": (after(lambda: os.kill(os.getpid(), signal.SIGKILL)), "ended by SIGKILL, as the system does"),
     "crashes": (after(lambda: ctypes.string_at(8)), "ended by SIGSEGV: a read at address 0x8"),
     "holds the interpreter": (after(forever), "no result after 0.5 s: it hangs"),
     "prints": (after(lambda: os.write(1, b"hello")), "it writes to standard output: hello"),
@@ -252,3 +255,21 @@ def test_a_faulty_function_is_caught(fault):
     options = {"complete": False, "limit": 0.5, "variants": variants}
     found = bad(check_device("one", registry=registry, samples=samples, **options))
     assert any(says in text for text in found), found
+
+
+def test_a_child_that_has_grown_is_followed_by_another(monkeypatch):
+    monkeypatch.setattr(isolation, "_GROWTH", 1 << 26)
+    kept = []
+
+    def task(number):
+        def run(report):
+            kept.append(np.ones(1 << 22))  # 32 MiB
+            yield Outcome("one", "relu", f"task {number}", "plain", "passed", str(os.getpid()))
+
+        return Task("relu", f"task {number}", run)
+
+    found = [*isolation.run_isolated("one", lambda: [task(number) for number in range(7)])]
+    assert [outcome.sample for outcome in found] == [f"task {number}" for number in range(7)]
+    processes = [[*group] for _, group in itertools.groupby(outcome.text for outcome in found)]
+    assert all(1 < len(group) < 5 for group in processes[:-1]), processes
+    assert len(processes) > 1 and kept == []

@@ -55,8 +55,6 @@ static const char PRELUDE[] =
     "  return 0;\n"
     "}\n";
 
-static source_cache functions = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                                 .changed = PTHREAD_COND_INITIALIZER};
 static atomic_llong compiles, values, live, scratch; /* since the process began */
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -128,8 +126,8 @@ static df_status run_compiler(const char *source, const char *library, df_error 
   return DF_OK;
 }
 
-/* The function of a text; its library stays as long as the process. */
-static df_status compile(const char *text, void **object, df_error *error) {
+/* The library of a text, which has its function. */
+static df_status build(const char *text, void **object, df_error *error) {
   const char *kept = getenv("DATAFLOW_COMPILING_SOURCES"), *temporary = getenv("TMPDIR");
   char folder[1024], source[1040], library[1040];
   snprintf(folder, sizeof folder, "%s/segment-XXXXXX",
@@ -143,10 +141,8 @@ static df_status compile(const char *text, void **object, df_error *error) {
   df_status status = write_file(source, text, error);
   if (!status)
     status = run_compiler(source, library, error);
-  void *opened = status ? NULL : dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  if (opened)
-    *object = dlsym(opened, "segment");
-  else if (!status) {
+  *object = status ? NULL : dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (!status && !*object) {
     snprintf(error->text, sizeof error->text, "%.400s", dlerror());
     status = error->code = DF_DEVICE;
   }
@@ -158,11 +154,15 @@ static df_status compile(const char *text, void **object, df_error *error) {
   return status;
 }
 
+static void discard(void *object) { dlclose(object); }
+
+static source_cache libraries = SOURCE_CACHE(build, discard);
+
 /* ---- Segments -------------------------------------------------------------------------------- */
 
 /* A segment without its addresses. */
 typedef struct compiled_segment {
-  function run;
+  source_built *library;
   source_program program;
 } compiled_segment;
 
@@ -201,6 +201,8 @@ static char *text_of(const source_program *program) {
 static void compiling_discard(void *self, void *compiled) {
   (void)self;
   compiled_segment *made = compiled;
+  if (made->library)
+    source_drop(&libraries, made->library);
   source_free(&made->program);
   free(made);
 }
@@ -212,11 +214,9 @@ static df_status compiling_compile(void *self, const df_segment *segment, void *
     return error->code = DF_OUT_OF_MEMORY;
   df_status status = source_write(segment, &made->program, error);
   if (!status) {
-    void *found = NULL;
     char *text = text_of(&made->program);
-    status = text ? source_build_once(&functions, text, compile, &found, error)
+    status = text ? source_build_once(&libraries, text, &made->library, error)
                   : (error->code = DF_OUT_OF_MEMORY);
-    *(void **)&made->run = found;
   }
   if (status) {
     compiling_discard(self, made);
@@ -250,7 +250,7 @@ static df_status compiling_prepare(void *self, const df_segment *segment, void *
   prepared_segment *made = calloc(1, sizeof *made);
   if (!made)
     return error->code = DF_OUT_OF_MEMORY;
-  made->run = from->run;
+  *(void **)&made->run = dlsym(source_object(from->library), "segment");
   made->n_steps = segment->n_steps;
   made->numbers = calloc(n_numbers, sizeof *made->numbers);
   made->arenas = calloc(n_arenas, sizeof *made->arenas);
@@ -297,7 +297,7 @@ static df_status compiling_run(void *self, void *prepared, const df_run *run, df
  * live behind them, and which are scratch; for tests. */
 void compiling_counts(int64_t into[5]) {
   into[0] = compiles;
-  into[1] = functions.builds;
+  into[1] = libraries.builds;
   into[2] = values;
   into[3] = live;
   into[4] = scratch;

@@ -27,6 +27,7 @@ enum {
   X(ReleaseCommandQueue, (void *queue))                                                            \
   X(ReleaseMemObject, (void *memory))                                                              \
   X(ReleaseKernel, (void *kernel))                                                                 \
+  X(ReleaseProgram, (void *program))                                                               \
   X(ReleaseEvent, (void *event))                                                                   \
   X(GetEventProfilingInfo, (void *event, uint32_t what, size_t bytes, void *into, size_t *found))  \
   X(Finish, (void *queue))                                                                         \

@@ -6,6 +6,7 @@
 enum { TOGETHER = 32 }; /* items of a work group */
 
 typedef struct launch {
+  source_built *program;
   void *kernel;
   size_t items;
 } launch;
@@ -50,9 +51,6 @@ static const char PRELUDE[] =
     "  return 0;\n"
     "}\n";
 
-static source_cache programs = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                                .changed = PTHREAD_COND_INITIALIZER};
-
 static df_status build(const char *text, void **object, df_error *error) {
   const char *texts[] = {PRELUDE, SOURCE_FUNCTIONS, text};
   cl_status status = 0;
@@ -67,6 +65,10 @@ static df_status build(const char *text, void **object, df_error *error) {
   return error->code = DF_DEVICE;
 }
 
+static void discard(void *object) { cl.ReleaseProgram(object); }
+
+static source_cache programs = SOURCE_CACHE(build, discard);
+
 int64_t opencl_builds(void) { return programs.builds; }
 
 /* ---- Segments -------------------------------------------------------------------------------- */
@@ -74,7 +76,6 @@ int64_t opencl_builds(void) { return programs.builds; }
 static df_status make_launch(session *s, segment *made, const source_group *group, int64_t begin,
                              const df_arena *const *arenas, launch *into, df_error *error) {
   source_text text = {0};
-  void *object = NULL;
   cl_status status = 0;
   source_print(&text, "__kernel void group(long n, long segment, __global long *fault, "
                       "__global const long *numbers, long begin");
@@ -87,11 +88,11 @@ static df_status make_launch(session *s, segment *made, const source_group *grou
     free(text.data);
     return error->code = DF_OUT_OF_MEMORY;
   }
-  const df_status found = source_build_once(&programs, text.data, build, &object, error);
+  const df_status found = source_build_once(&programs, text.data, &into->program, error);
   if (found)
     return found;
   into->items = (size_t)(group->items + TOGETHER - 1) / TOGETHER * TOGETHER;
-  into->kernel = cl.CreateKernel(object, "group", &status);
+  into->kernel = cl.CreateKernel(source_object(into->program), "group", &status);
   if (!into->kernel)
     return opencl_fail(error, "clCreateKernel", status);
   const struct {
@@ -153,9 +154,12 @@ void opencl_release(void *self, void *prepared) {
     s->failed = NULL;
   pthread_mutex_unlock(&s->lock);
   cl.Finish(s->queue);
-  for (int32_t k = 0; k < made->n_launches; k++)
+  for (int32_t k = 0; k < made->n_launches; k++) {
     if (made->launches[k].kernel)
       cl.ReleaseKernel(made->launches[k].kernel);
+    if (made->launches[k].program)
+      source_drop(&programs, made->launches[k].program);
+  }
   if (made->numbers)
     cl.ReleaseMemObject(made->numbers);
   forget_events(made);

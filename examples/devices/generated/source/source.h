@@ -17,7 +17,8 @@ enum {
   SOURCE_MOST_AXES = 8,
   SOURCE_MOST_STEPS = 24,
   SOURCE_MOST_ARENAS = 32,
-  SOURCE_MOST_RESULTS = 3
+  SOURCE_MOST_RESULTS = 3,
+  SOURCE_MOST_BUILT = 128
 };
 
 /* Text that grows. |failed|: there was no memory for it. */
@@ -62,19 +63,29 @@ int64_t source_kernels(const char *device, const df_kernel *const **records);
 
 typedef struct source_built source_built;
 
-/* Begins as {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER}; only grows.
- */
+/* Begins as SOURCE_CACHE(build, discard). It keeps what is in use, and of the rest as much as makes
+ * SOURCE_MOST_BUILT together: a program takes a platform a megabyte or two. */
 typedef struct source_cache {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  source_built *first;
-  int64_t builds;
+  df_status (*build)(const char *text, void **object, df_error *error);
+  void (*discard)(void *object);
+  source_built *first; /* the last that was asked for */
+  int64_t builds;      /* since the process began */
+  int32_t count;
 } source_cache;
 
-/* The object of a text, which is built once however many threads ask for it; takes |text|. */
-df_status source_build_once(source_cache *cache, char *text,
-                            df_status (*build)(const char *text, void **object, df_error *error),
-                            void **object, df_error *error);
+#define SOURCE_CACHE(build_, discard_)                                                             \
+  {.lock = PTHREAD_MUTEX_INITIALIZER,                                                              \
+   .changed = PTHREAD_COND_INITIALIZER,                                                            \
+   .build = (build_),                                                                              \
+   .discard = (discard_)}
+
+/* What a text was built to, once however many threads ask for it; takes |text|. It is in use until
+ * source_drop; what couldn't be built is tried again by who asks next. */
+df_status source_build_once(source_cache *cache, char *text, source_built **built, df_error *error);
+void *source_object(const source_built *built);
+void source_drop(source_cache *cache, source_built *built);
 
 /* ---- What writes an op ----------------------------------------------------------------------- */
 
