@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -133,8 +133,11 @@ class Engine:
         mutable: Collection[str] = (),
         owners: Mapping[str, str] = MappingProxyType({}),
         goal: MemoryGoal | None = None,
+        reserved: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Compiled:
         """The plan of a bound graph; see ``compile_graph``. A device that refuses nodes is not asked for these again.
+
+        ``reserved`` is of the state, see ``RunState``.
 
         Raises:
             DeviceError: the last device refuses nodes, or one refuses what it wasn't asked for.
@@ -152,7 +155,7 @@ class Engine:
                     folding=self._how.fold,
                     ordered=self._fixed,
                     fusion=self._how.fuse,
-                    state=NO_STATE if self.state is None else self.state.state,
+                    state=NO_STATE if self.state is None else replace(self.state.state, reserved=reserved),
                     goal=goal,
                     storage=self._how.storage,
                     searches=self._searches,
@@ -231,10 +234,11 @@ class Engine:
         """
         if any(getattr(backend, "compiles", False) for backend in self.devices.backends.values()):
             return "a device compiles segments for their sizes"
-        made = self.compile(graphs[2], mutable=varying)
+        rows = {} if self.state is None else _growing(self.state.state.pairs, graphs[0], graphs[2])
+        made = self.compile(graphs[2], mutable=varying, reserved=rows)
         if self.state is None and made.plan.peak_bytes > MOST_AHEAD:
             return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {MOST_AHEAD}"
-        first, second = (self.compile(graph, mutable=varying) for graph in graphs[:2])
+        first, second = (self.compile(graph, mutable=varying, reserved=rows) for graph in graphs[:2])
         if not can_move(made.plan, self.devices):
             return "a device cannot move from plan to plan"
         series = series_of(first.plan, second.plan, made.plan, count)
@@ -258,3 +262,17 @@ class Engine:
         """Gives device memory back; nothing may be running."""
         self.forget_programs()
         self.variables.close()
+
+
+def _growing(names: Iterable[str], first: Graph, last: Graph) -> dict[str, tuple[int, ...]]:
+    """Sizes that some graphs don't reach, for outputs that are larger in the last of them along one axis alone.
+
+    Not even the last one's have no gaps then, so that all need the same copies where a kernel takes none.
+    """
+    sizes = {name: (first.outputs[name].type.sizes, last.outputs[name].type.sizes) for name in names}
+    grow = {name: [max(b - a, -1) for a, b in zip(*both, strict=True)] for name, both in sizes.items()}
+    return {
+        name: tuple([size + (by > 0) for size, by in zip(last_sizes, grow[name], strict=True)])
+        for name, (_, last_sizes) in sizes.items()
+        if sum(map(bool, grow[name])) == 1 == sum(by > 0 for by in grow[name])
+    }

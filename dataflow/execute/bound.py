@@ -65,7 +65,7 @@ class Bound:
             if arena.kind in ("input", "output"):
                 slot = len(self._names)
                 self._names.append(arena.name)
-            elif arena.kind in ("before", "after"):
+            elif arena.kind in ("before", "after", "grown"):
                 buffer = state[arena.kind, arena.name]
             elif arena.kind == "source":
                 pass  # no step looks at it

@@ -64,6 +64,7 @@ class Program:
         self.plan, self.lowered = plan, lowered
         self._compiled = compiled  # by devices for the plan's segments, kept for those that are bound
         self._scratch, self._state = scratch, state
+        self._advances = None if state is None else state.advances(plan)
         self._devices = devices
         # From now on: constants may be forgotten while a run of this plan is still to begin.
         self.arguments, self.results = Arguments(plan.inputs), Results(self.returned(plan))
@@ -97,8 +98,8 @@ class Program:
             if bound is None or self._scratch is not None:
                 bound = self._bind(seat)
             bound.run(inputs, outputs, interruptible=interruptible, stage=stage)
-            if self._state is not None:
-                self._state.advance(self.plan.outputs.keys(), self._types)
+            if self._state is not None and self._advances is not None:
+                self._state.advance(self._advances, self._types)
         return bound
 
     def _types(self) -> dict[str, TensorType]:

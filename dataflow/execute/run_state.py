@@ -1,9 +1,13 @@
-"""State of a session in memory of a device: two buffers for each, one that a run reads and one that it writes."""
+"""State of a session in memory of a device.
+
+For each value there are two buffers. A plan reads it in one and writes it to the other, or adds to it where it lies:
+then its rows are as far apart as the plan says, with memory between them for what later runs add.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,15 +20,18 @@ from ..ir.types import Array, TensorType, contiguous_strides
 from ..plugin.device import Buffer
 from .devices import Devices
 
-Sides = tuple[int, int]  # how often buffers were replaced, and which of two is read
+Sides = tuple[int, int]  # how often buffers were replaced, and bit by bit which of the two of each value is read
+Strides = tuple[int, ...] | None  # None: contiguous
 
 
 @dataclass(slots=True)
 class _Pair:
     """Memory for one value: the two buffers, and what lies in the one that the next run reads."""
 
-    buffers: tuple[Buffer, Buffer]
+    bit: int  # of ``Sides``
+    buffers: list[Buffer | None] = field(default_factory=lambda: [None, None])
     type: TensorType | None = None
+    strides: Strides = None
 
 
 class KeptState:
@@ -42,7 +49,7 @@ class KeptState:
 
     def __init__(self, state: RunState, devices: Devices) -> None:
         self.state, self._devices = state, devices
-        self._pairs: dict[str, _Pair] = {}
+        self._pairs = {name: _Pair(1 << number) for number, name in enumerate(state.pairs.values())}
         self._left: Callable[[], Mapping[str, TensorType]] | None = (
             None  # types by output, of pairs that don't know yet
         )
@@ -57,50 +64,77 @@ class KeptState:
         return {name: pair.type for name, pair in self._pairs.items() if pair.type is not None}
 
     def reserve(self, plan: Plan) -> None:
-        """Makes the buffers large enough for a plan, or those of a series; what lies in them stays."""
+        """Makes the buffers large enough for a plan, or those of a series; what lies in them stays, as it wants it."""
         if self._reserved is not None and self._reserved[0] is plan and self._reserved[1] == self.sides[0]:
             return
         self._know_types()
-        pairs = self.state.pairs
-        for arena in plan.arenas:
-            if arena.kind in ("before", "after"):
-                self._grow(arena.name if arena.kind == "before" else pairs[arena.name], arena.bytes)
+        bytes = {(arena.kind, arena.name): arena.bytes for arena in plan.arenas}
+        for output, name in self.state.pairs.items():
+            pair = self._pairs[name]
+            if ("grown", name) in bytes:
+                self._lay_out(pair, bytes["grown", name], plan.inputs[name].strides)
+            else:  # each buffer becomes the other
+                most = max(bytes.get(("before", name), 0), bytes.get(("after", output), 0))
+                self._lay_out(pair, most, None)
+                self._require(pair, 1 - self._side(pair), most)
         self._reserved = plan, self.sides[0]
 
-    def _grow(self, name: str, bytes: int) -> None:
-        known = self._pairs.get(name)
-        if known is not None and known.buffers[0].bytes >= bytes:
+    def _side(self, pair: _Pair) -> int:
+        """Which buffer is read."""
+        return 1 if self.sides[1] & pair.bit else 0
+
+    def _require(self, pair: _Pair, side: int, bytes: int) -> None:
+        """Makes a buffer so large; what lay in a smaller one is lost."""
+        known = pair.buffers[side]
+        if known is not None and known.bytes >= bytes:
             return
-        kept = None if known is None or known.type is None else self.read(name)
-        memory = self.state.memory
-        made = self._devices.allocate(memory, bytes), self._devices.allocate(memory, bytes)
-        if known is not None:
-            for buffer in known.buffers:
-                self._devices.free(memory, buffer)
-        self._pairs[name] = _Pair(made, None if known is None else known.type)
+        pair.buffers[side] = None
         self.sides = (self.sides[0] + 1, self.sides[1])
-        if kept is not None:
-            self._copy(name, kept)
+        if known is not None:
+            self._devices.free(self.state.memory, known)
+        pair.buffers[side] = self._devices.allocate(self.state.memory, bytes)
+
+    def _lay_out(self, pair: _Pair, bytes: int, strides: Strides) -> None:
+        """Makes the buffer that is read so large, with rows so far apart; what lies otherwise moves to the other."""
+        side = self._side(pair)
+        known = pair.buffers[side]
+        holds = pair.type is not None and pair.type.elements > 0
+        if not holds or (pair.strides == strides and known is not None and known.bytes >= bytes):
+            self._require(pair, side, bytes)
+            pair.strides = strides
+            return
+        self._require(pair, 1 - side, bytes)
+        there = self._array(pair)
+        self.sides = (self.sides[0], self.sides[1] ^ pair.bit)
+        pair.strides = strides
+        self._fill(pair, there)
 
     def buffers(self) -> dict[tuple[str, str], Buffer]:
         """By kind and name of the arenas of a plan."""
-        side = self.sides[1]
-        found = {("before", name): pair.buffers[side] for name, pair in self._pairs.items()}
-        return found | {
-            ("after", output): self._pairs[name].buffers[1 - side] for output, name in self.state.pairs.items()
-        }
+        found: dict[tuple[str, str], Buffer | None] = {}
+        for output, name in self.state.pairs.items():
+            pair = self._pairs[name]
+            side = self._side(pair)
+            found["before", name] = found["grown", name] = pair.buffers[side]
+            found["after", output] = pair.buffers[1 - side]
+        return {key: buffer for key, buffer in found.items() if buffer is not None}
 
-    def advance(self, outputs: Set[str], types: Callable[[], Mapping[str, TensorType]]) -> None:
-        """A run is done: what it wrote is what the next reads, if it was all of the state.
+    def advances(self, plan: Plan) -> int | None:
+        """The values that are in the other buffer behind a run of a plan, as bits; None: it has not all of them."""
+        if not self.state.pairs.keys() <= plan.outputs.keys():
+            return None
+        after = [self.state.pairs[arena.name] for arena in plan.arenas if arena.kind == "after"]
+        return sum(self._pairs[name].bit for name in after)
+
+    def advance(self, bits: int, types: Callable[[], Mapping[str, TensorType]]) -> None:
+        """A run is done: what it wrote is what the next reads.
 
         Args:
-            outputs: names of the plan's.
+            bits: see ``advances``.
             types: gives those of the outputs; called when they are asked for.
         """
-        if not self.state.pairs.keys() <= outputs:
-            return
         self._left = types
-        self.sides = (self.sides[0], 1 - self.sides[1])
+        self.sides = (self.sides[0], self.sides[1] ^ bits)
         self.changes += 1
 
     def _know_types(self) -> None:
@@ -114,9 +148,11 @@ class KeptState:
         """Sets one value."""
         self._know_types()
         self.changes += 1
-        self._grow(name, array.nbytes)
-        self._pairs[name].type = TensorType(type_.dtype, array.shape)
-        self._copy(name, array)
+        self._reserved = None
+        pair = self._pairs[name]
+        self._require(pair, self._side(pair), array.nbytes)
+        pair.type, pair.strides = TensorType(type_.dtype, array.shape), None
+        self._fill(pair, array)
 
     def forget(self) -> None:
         """Leaves nothing for the next run."""
@@ -128,25 +164,39 @@ class KeptState:
     def read(self, name: str) -> Array:
         """A copy of one value."""
         self._know_types()
-        buffer, operand = self._lies(name)
-        if self.state.memory == HOST or not operand.type.elements:
-            return array_at(buffer.base, operand.type.nbytes, operand).copy()
-        array = np.empty(operand.type.sizes, operand.type.dtype.numpy)
-        self._devices.backend_of(self.state.memory).read(array, buffer, 0)
-        return array
+        return self._array(self._pairs[name]).copy()
 
-    def _copy(self, name: str, array: Array) -> None:
-        buffer, operand = self._lies(name)
+    def _array(self, pair: _Pair) -> Array:
+        """What lies in the buffer that is read; on the host without a copy."""
+        buffer, operand = self._lies(pair)
+        if self.state.memory == HOST or not operand.type.elements:
+            return array_at(buffer.base, buffer.bytes, operand)
+        found = np.empty(operand.bytes, np.uint8)
+        self._devices.backend_of(self.state.memory).read(found, buffer, 0)
+        return _over(found, operand)
+
+    def _fill(self, pair: _Pair, array: Array) -> None:
+        """Writes it all into the buffer that is read."""
+        buffer, operand = self._lies(pair)
         if not operand.type.elements:
             return
         if self.state.memory == HOST:
-            array_at(buffer.base, operand.type.nbytes, operand)[...] = array
+            array_at(buffer.base, buffer.bytes, operand)[...] = array
             return
+        written = np.zeros(operand.bytes, np.uint8)
+        _over(written, operand)[...] = array
         backend = self._devices.backend_of(self.state.memory)
-        backend.write(buffer, 0, np.ascontiguousarray(array))
+        backend.write(buffer, 0, written)
         backend.sync()
 
-    def _lies(self, name: str) -> tuple[Buffer, Operand]:
-        pair = self._pairs[name]
-        assert pair.type is not None
-        return pair.buffers[self.sides[1]], Operand(-1, 0, pair.type, contiguous_strides(pair.type.sizes), 0)
+    def _lies(self, pair: _Pair) -> tuple[Buffer, Operand]:
+        buffer = pair.buffers[self._side(pair)]
+        assert pair.type is not None and buffer is not None
+        strides = contiguous_strides(pair.type.sizes) if pair.strides is None else pair.strides
+        return buffer, Operand(-1, 0, pair.type, strides, 0)
+
+
+def _over(memory: Array, operand: Operand) -> Array:
+    """The elements of an operand in bytes."""
+    dtype = operand.type.dtype.numpy
+    return np.ndarray(operand.type.sizes, dtype, memory.data, 0, tuple(s * dtype.itemsize for s in operand.strides))

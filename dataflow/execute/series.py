@@ -148,8 +148,8 @@ class SeriesProgram(Program):
             assert isinstance(bound, SeriesBound)
             bound.move(t)
             bound.run(inputs, outputs)
-            if self._state is not None:
-                self._state.advance(self._left, partial(self.types_left, t))
+            if self._state is not None and self._advances is not None:
+                self._state.advance(self._advances, partial(self.types_left, t))
 
     def _make_bound(self) -> Bound:
         return SeriesBound(self._series, self._devices, self.persistent, self._scratch, self._buffers())

@@ -23,7 +23,7 @@ class OperandSpec:
 
     Attributes:
         dtypes: those it takes; None: every type that fits in an arena.
-        strided: any strides; otherwise contiguous.
+        strided: any strides, of a result such that no two elements lie in one place; otherwise contiguous.
         optional: may be absent.
         repeated: the last operand, any number of times.
         strings: strings too where ``dtypes`` is None; a function then gets arrays of Python strings.
@@ -124,6 +124,10 @@ class Kernel:
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""
         return self.inputs[min(index, len(self.inputs) - 1)]
+
+    def output_spec(self, index: int) -> OperandSpec:
+        """Likewise of output ``index``."""
+        return self.outputs[min(index, len(self.outputs) - 1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

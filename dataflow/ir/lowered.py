@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Union
 
@@ -139,10 +139,13 @@ class RunState:
     Attributes:
         pairs: outputs, and the inputs that they become.
         memory: where they lie.
+        reserved: by output, sizes that it will have: where it is what was there and more behind it along one axis, both
+            lie in memory for these.
     """
 
     pairs: Mapping[str, str]
     memory: str
+    reserved: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 NO_STATE = RunState(MappingProxyType({}), HOST)

@@ -34,13 +34,14 @@ class Arena:
         kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``prepacks``,
             copies of weights in the form that a kernel wants; ``source`` is a weight that is read prepacked only:
             it has no memory; ``arena`` is for the values of one run; ``input`` and ``output`` are slots; ``before`` is
-            state that a run finds, ``after`` what it leaves for the next, both in memory of the session's.
+            state that a run finds, ``after`` what it leaves for the next, both in memory of the session's; ``grown``
+            is state that a run finds and adds to where it lies, with memory for what later runs add.
     """
 
     name: str
     memory: str
     bytes: int
-    kind: Literal["weights", "state", "prepacks", "source", "arena", "input", "output", "before", "after"]
+    kind: Literal["weights", "state", "prepacks", "source", "arena", "input", "output", "before", "after", "grown"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,8 +234,9 @@ class Plan:
         """Bytes by name of memory; their sum is all that the program allocates, or uses where the model has it."""
         out: dict[str, int] = {}
         for arena in self.arenas:
-            if arena.kind in ("weights", "state", "prepacks", "arena"):
-                key = arena.kind if arena.memory == HOST else f"{arena.memory} {arena.kind}"
+            kind = "state" if arena.kind in ("before", "after", "grown") else arena.kind
+            if kind in ("weights", "state", "prepacks", "arena"):
+                key = kind if arena.memory == HOST else f"{arena.memory} {kind}"
                 out[key] = out.get(key, 0) + arena.bytes
         return out
 

@@ -17,6 +17,7 @@ from ..ir.value import Value
 from ..plugin.registry import Registry
 from .concat import concat_storage
 from .control_flow import LOWERINGS
+from .growing import added, computed_there, grown_states
 from .placement import Pins
 from .select import select
 from .state_aliasing import alias_states
@@ -53,10 +54,14 @@ def lower(
     graph = selection.graph
     inputs: dict[str, Storage] = {}
     kept = frozenset(state.pairs.values())
+    table.grown = grown_states(table, state)
     for value in graph.inputs:
-        memory = state.memory if value.name in kept else HOST
-        table.storage[value] = inputs[value.name] = table.new_base(value.name, value.type, memory, "input")
+        if value not in table.storage:
+            memory = state.memory if value.name in kept else HOST
+            table.storage[value] = table.new_base(value.name, value.type, memory, "input")
+        inputs[value.name] = table.storage[value]
     concats, table.destination = concat_storage(graph, partial(_concat_base, table), partial(_can_write, table))
+    table.destination.update(computed_there(table, concats))
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
     states: list[tuple[BaseTensor, BaseTensor]] = []
@@ -107,6 +112,8 @@ def lower_nodes(
                 element_count(value.type.sizes)  # kernels and strides count in 63 bits
         if node.op.view is not None:
             _lower_view(table, node)
+        elif node in table.grown:
+            _lower_grown(table, node)
         elif node in concats:
             result = node.outputs[0]
             assert result is not None
@@ -143,6 +150,17 @@ def _memory_of_readers(table: StorageTable, view: Value) -> str:
     while node is not None and node.op.view is not None:
         node = None if node.outputs[0] is None else table.first_readers.get(node.outputs[0])
     return HOST if node is None else table.memory_of(table.choices[node].device)
+
+
+def _lower_grown(table: StorageTable, node: Node) -> None:
+    """What a concat adds to state lies where it is to be, or is copied there."""
+    result, device = node.outputs[0], table.choices[node].device
+    assert result is not None
+    storage = table.storage[result] = table.grown[node]
+    table.device_of[storage.base] = device
+    for value, target in added(node, storage):
+        if value.type.elements and table.destination.get(value) != target:
+            table.copy_into(table.transfer_in(value, device, node), target, node, device)
 
 
 def _lower_kernel(table: StorageTable, node: Node) -> None:
@@ -182,7 +200,7 @@ def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
 
     Not with several memories: a base tensor is transferred at once, and isn't complete when a part is read.
     """
-    if node.op.view is not None or table.choices[node].kernel is None:
+    if node.op.view is not None or table.choices[node].kernel is None or node in table.grown:
         return False
     return len({table.memory_of(d) for d in table.devices}) == 1 and storage.base.memory == HOST
 
@@ -198,8 +216,12 @@ def _results(
     kept = [table.storage.get(s.after) for s in table.graph.states]
     taken = {*returned, *(s.base for s in kept if s is not None)}  # the latter get the bytes of their state
     marker = Node(table.copy, "result", (), (), {})
+    grown = {storage.base for storage in table.grown.values()}
     for name, value in table.graph.outputs.items():
         if name not in names:
+            continue
+        if name in state.pairs and table.read(value, state.memory).base in grown:
+            found[name] = table.storage[value]
             continue
         memory = state.memory if name in state.pairs else HOST
         device = table.device_in(memory)

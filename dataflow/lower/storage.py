@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..ir.graph import Initializer, Node
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage, Stored
+from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
 from ..plugin.registry import Registry
@@ -38,6 +39,7 @@ class StorageTable:
         device_of: the device that computed a base tensor.
         stored, data: storage and data of initializers that were read.
         destination: storage that a value must be computed in.
+        grown: storage of concats of which only what is added is written.
         first_readers: the first node that reads each value.
         starting: what is lowered is of the first program of the graph.
     """
@@ -55,6 +57,7 @@ class StorageTable:
         self.stored: dict[str, Stored] = {}
         self.data: dict[str, Initializer] = {}
         self.destination: dict[Value, Storage] = {}
+        self.grown: Mapping[Node, Storage] = {}
         self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
         self.starting = True
         self._prefix = ""  # of the names of a body's initializers
@@ -109,15 +112,17 @@ class StorageTable:
         return inner
 
     def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
-        """A step that copies ``source``, of any strides, into ``target``."""
+        """A step that copies ``source``, of any strides, into ``target``; a device has a kernel that writes there."""
         name = f"{target.base.name}:copy{len(self.items)}"
         value, result = Value(source.base.name, source.type), Value(target.base.name, target.type)
         node = Node(self.copy, name, (value,), (result,), {}, (), f"copy for {reader.name}")
+        gaps = not is_contiguous(target.type.sizes, target.strides)
         for candidate in (device, *self.devices):
             if self.memory_of(candidate) != source.base.memory:
                 continue
             for kernel in self.registry.kernels[candidate].get("copy", ()):
-                if kernel.refuses(node) is None and kernel.input_spec(0).strided:
+                strided = kernel.input_spec(0).strided and (kernel.output_spec(0).strided or not gaps)
+                if strided and kernel.refuses(node) is None:
                     self.items.append(LoweredNode(node, candidate, kernel, (source,), (target,)))
                     return
         raise ModelError(

@@ -92,10 +92,13 @@ class _Planning:
         prepared = self.prepare_nodes()
         pairs = self.lowered.state.pairs
         kept = frozenset(pairs.values())
+        left = {storage.base for storage in self.lowered.outputs.values()}
         for name, storage in self.lowered.inputs.items():
-            self.slot(name, storage.base, "before" if name in kept else "input")
+            kind = "grown" if storage.base in left else "before"
+            self.slot(name, storage.base, kind if name in kept else "input")
         for name, storage in self.lowered.outputs.items():
-            self.slot(name, storage.base, "after" if name in pairs else "output")
+            if storage.base not in self.positions:
+                self.slot(name, storage.base, "after" if name in pairs else "output")
         self.persistent()
         for after, before in self.lowered.states:
             if after not in self.passing:

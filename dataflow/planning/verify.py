@@ -71,10 +71,15 @@ class _Walk:
                 count = -(-arena.bytes // unit)
                 self.shadows.append(_Shadow(np.full(count, NOTHING), np.zeros(count, np.int64)))
         self.weights: dict[int, tuple[int, int]] = {}  # arena -> value and base
+        self.found: dict[int, Operand] = {}  # arena -> the state in it that a run finds
         for operand in (*plan.inputs.values(), *plan.stored.values()):
             shadow = self.shadows[operand.arena]
             if shadow is None:
                 self.weights[operand.arena] = (operand.value, operand.offset - operand.origin)
+            elif plan.arenas[operand.arena].kind == "grown":  # what lies behind it is still to be written
+                self.units_of(operand, 0, shadow.value)[...] = operand.value
+                self.units_of(operand, 0, shadow.base)[...] = operand.offset - operand.origin
+                self.found[operand.arena] = operand
             else:
                 shadow.value[:], shadow.base[:] = operand.value, operand.offset - operand.origin
         for prepack in plan.prepacks.values():
@@ -261,6 +266,8 @@ class _Walk:
         kind = self.plan.arenas[operand.arena].kind
         if shadow is None or kind in ("input", "before"):
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
+        if kind == "grown" and self.overlap(operand, self.found[operand.arena], iteration):
+            raise PlanViolation(f"{where}: overwrites the state {self.plan.arenas[operand.arena].name!r}")
         self.units_of(operand, iteration, shadow.value)[...] = operand.value
         self.units_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
 

@@ -314,8 +314,8 @@ typedef df_status (*df_kernel_run_many)(const df_call *const *calls, int64_t cou
  * repeated any number of times. "~" before the types says that the operand may have any strides:
  * zero along any of its axes or all, negative, with gaps, and a first element at any address of its
  * type; strides of axes of size 1 say nothing. Otherwise it must be contiguous, and the planner
- * makes it so. |inplace| lists which outputs may overwrite which inputs, "0<0,0<1": same shape,
- * dtype and strides. */
+ * makes it so. Of a result with any strides no two elements lie in one place. |inplace| lists which
+ * outputs may overwrite which inputs, "0<0,0<1": same shape, dtype and strides. */
 typedef struct df_kernel {
   uint32_t struct_size;
   int32_t priority; /* higher wins; a tie is an error */

@@ -18,5 +18,5 @@ def test_a_cache_stays_on_the_card(cuda, tmp_path):
         del fed["past"]
         np.testing.assert_allclose(session.run(fed)["y"], other.run(fed)["y"], rtol=1e-4, atol=1e-5)
     assert len(session.plans) == 3  # of the prompt, of a token, and of all others
-    memory = {arena.name: arena.memory for arena in session.plans[-1].arenas}
-    assert memory["past"] == memory["present"] == "cuda:0"
+    memory = {arena.name: (arena.kind, arena.memory) for arena in session.plans[-1].arenas}
+    assert memory["past"] == ("grown", "cuda:0")

@@ -10,12 +10,12 @@ static void contiguous_strides(int64_t *strides, const int64_t *shape, int32_t r
   }
 }
 
-/* ---- copy: y = x, x with any strides, y contiguous ------------------------------------------ */
+/* ---- copy: y = x, both with any strides ----------------------------------------------------- */
 
 static df_status copy_run(const df_call *call) {
   const df_tensor *x = call->inputs[0], *y = call->outputs[0];
   const int64_t item = df_item_bytes(y->dtype), bytes = df_elements(y) * item;
-  if (bytes < DF_GRAIN && df_contiguous(x)) {
+  if (bytes < DF_GRAIN && df_contiguous(x) && df_contiguous(y)) {
     if (bytes && y->data != x->data)
       memcpy(y->data, x->data, (size_t)bytes);
     return DF_OK;
@@ -29,12 +29,11 @@ static df_status copy_run(const df_call *call) {
 static df_status concat_run(const df_call *call) {
   const df_tensor *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
-  const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = y->data;
   for (int32_t i = 0; i < call->n_inputs; i++) {
     const df_tensor *x = call->inputs[i];
     df_copy_box(call, to, y->strides, x->data, x->strides, x->shape, x->rank, item);
-    to += x->shape[axis] * apart * item;
+    to += x->shape[axis] * y->strides[axis] * item;
   }
   return DF_OK;
 }
@@ -216,7 +215,7 @@ static df_status pad_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(shape) = {DF_KERNEL("copy", "any", "~any->any", NULL, copy_run),
-                     DF_KERNEL("concat", "any", "~any*->any", NULL, concat_run),
+DF_KERNELS(shape) = {DF_KERNEL("copy", "any", "~any->~any", NULL, copy_run),
+                     DF_KERNEL("concat", "any", "~any*->~any", NULL, concat_run),
                      DF_KERNEL("slice_grad", "any", "~any->any", NULL, slice_grad_run),
                      DF_KERNEL("pad", "any", "any,any?->any", NULL, pad_run), NULL};

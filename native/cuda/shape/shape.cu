@@ -201,7 +201,7 @@ df_status df_copy_box(const df_call *call, void *to, const int64_t *to_strides, 
 
 static df_status copy_run(const df_call *call) {
   const df_tensor *x = call->inputs[0], *y = call->outputs[0];
-  if (y->data == x->data && df_contiguous(x))
+  if (y->data == x->data && df_contiguous(x) && df_contiguous(y))
     return DF_OK;
   return df_copy_box(call, y->data, y->strides, x->data, x->strides, y->shape, y->rank,
                      df_item_bytes(y->dtype));
@@ -212,13 +212,12 @@ static df_status copy_run(const df_call *call) {
 static df_status concat_run(const df_call *call) {
   const df_tensor *y = call->outputs[0];
   const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
-  const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = static_cast<char *>(y->data);
   df_status status = DF_OK;
   for (int32_t i = 0; i < call->n_inputs && !status; i++) {
     const df_tensor *x = call->inputs[i];
     status = df_copy_box(call, to, y->strides, x->data, x->strides, x->shape, x->rank, item);
-    to += x->shape[axis] * apart * item;
+    to += x->shape[axis] * y->strides[axis] * item;
   }
   return status;
 }
@@ -343,6 +342,6 @@ static df_status pad_run(const df_call *call) {
   DF_CUDA_KERNEL(op, "any", operands, nullptr, .accepts = df_accepts_rank, .run = function,        \
                  .capturable = 1)
 static const df_kernel records[] = {
-    MOVES("copy", "~any->any", copy_run), MOVES("concat", "~any*->any", concat_run),
+    MOVES("copy", "~any->~any", copy_run), MOVES("concat", "~any*->~any", concat_run),
     MOVES("slice_grad", "~any->any", slice_grad_run), MOVES("pad", "any,any?->any", pad_run)};
 DF_CUDA_FAMILY(shape, records);
