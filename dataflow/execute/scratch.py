@@ -15,10 +15,14 @@ class Scratch:
 
     A buffer that was too small becomes an eighth larger than is needed, where there is so much memory: sizes that grow
     a little from run to run would else replace it each time, and a run in new pages takes twice as long.
+
+    Args:
+        devices: allocate.
+        exact: there is a budget: no buffer becomes larger than is needed.
     """
 
-    def __init__(self, devices: Devices) -> None:
-        self._devices = devices
+    def __init__(self, devices: Devices, *, exact: bool = False) -> None:
+        self._devices, self._exact = devices, exact
         self._buffers: dict[str, Buffer] = {}
         self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
 
@@ -34,11 +38,12 @@ class Scratch:
             if known is not None:
                 del self._buffers[arena.memory]
                 self._devices.free(arena.memory, known)
-            larger = replace(arena, bytes=arena.bytes + arena.bytes // 8)
+            spare = 0 if known is None or self._exact else arena.bytes // 8
+            larger = replace(arena, bytes=arena.bytes + spare)
             try:
-                self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena if known is None else larger)
+                self._buffers[arena.memory] = self._devices.allocate_scratch(plan, larger)
             except (OutOfMemoryError, LimitExceeded):
-                if known is None:
+                if not spare:
                     raise
                 self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena)
 

@@ -54,6 +54,11 @@ class MemoryGoal:
     fraction: float | None = None
     bytes: int | None = None
 
+    @property
+    def is_budget(self) -> bool:
+        """Whether somebody said how much there is."""
+        return self.fraction is not None or self.bytes is not None
+
     def of(self, peak: int) -> int | None:
         """The budget where ``peak`` bytes are needed without computing again; None: whatever costs little."""
         return self.bytes if self.fraction is None else int(self.fraction * peak)

@@ -98,7 +98,7 @@ class Programs:
         self.shards: Shards | None = None
         self._updates, self._fuse, self._dropout, self._as_ready = updates, how.fuse, dropout, as_ready
         self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
-        self._scratch = Scratch(self.engine.devices)
+        self._scratch = Scratch(self.engine.devices, exact=how.memory is not None and how.memory.is_budget)
         self._graph = tied(model.graph_with_data(), ties)
         self._graphs = Graphs(
             self._graph,

@@ -42,3 +42,8 @@ def test_where_there_is_not_more_memory_a_buffer_is_as_large_as_is_needed():
     assert [reserved(scratch, size) for size in (800, 900)] == [(800, 1), (900, 2)]
     with pytest.raises(LimitExceeded):
         reserved(scratch, 1001)
+
+
+def test_with_a_budget_a_buffer_is_as_large_as_is_needed():
+    scratch = Scratch(Memory(1 << 20), exact=True)
+    assert [reserved(scratch, size) for size in (800, 808, 700)] == [(800, 1), (808, 2), (808, 2)]
