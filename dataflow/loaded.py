@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import check_result, sizes_of
 from .execute.program import Program
+from .execute.regions import bound_region, run_regions, with_wanted
 from .execute.sequences import types_of
 from .host import checks
 from .host.fork import renew_in_child
@@ -25,10 +23,10 @@ from .ir.lowered import Lowered
 from .ir.specialize import Given, Listed, Wanted
 from .ir.types import Array
 from .ops.dynamic_shape import forms_of
-from .passes.bind_shapes import bind, dims_of
+from .passes.bind_shapes import bind
 from .passes.dead_code import eliminate_dead_code
 from .passes.dynamic_regions import Region, depends_on_data, split
-from .passes.size_values import MOST_BYTES, completed, static_reads, take_sizes
+from .passes.size_values import completed, static_reads
 from .series import RunSeries
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
@@ -170,23 +168,23 @@ class Loaded:
         Raises:
             InputError: the model is nothing for these inputs either.
         """
-        values: dict[str, Array] = {}
-        while True:
-            known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
+
+        def make(values: Mapping[str, Array], known: Hashable) -> Loaded | Wanted:
             form = (_shapes(types), known)
             made = self._kept(form)
             if made is None:
                 converted = self._converted(types, values, cause)
                 made = converted if isinstance(converted, Wanted) else self._made(converted, form)
                 self._keep(form, made, cause)
-            if isinstance(made, Loaded):
-                return made
+            return made
+
+        def compute(wanted: Wanted, known: Hashable) -> Array:
             if not runs:
-                raise ModelError(f"{made.why}: it depends on data, so there is no plan before it runs")
-            found = self._made(made.graph, (*form, made.name))._run(arguments, None, None)[made.name]
-            if found.nbytes > MOST_BYTES:
-                raise InputError(f"{made.why}: it takes {found.nbytes} bytes; expected at most {MOST_BYTES}")
-            values[made.name] = found
+                raise ModelError(f"{wanted.why}: it depends on data, so there is no plan before it runs")
+            form = (_shapes(types), known, wanted.name)
+            return self._made(wanted.graph, form)._run(arguments, None, None)[wanted.name]
+
+        return with_wanted(make, compute)
 
     def _converted(
         self, types: Mapping[str, Given], values: Mapping[str, Array], cause: InputError
@@ -264,20 +262,14 @@ class Loaded:
             if name not in graph.outputs:
                 raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
             check_result(name, array)
-        sizes = sizes_of(self.graph, arguments)
-        values = dict(arguments)
-        for index, region in enumerate(regions):
-            sizes = self._completed(sizes)
-            given = {v.name: values[v.name] for v in region.graph.inputs}
-            needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
-            shapes = tuple(np.shape(a) for a in given.values())
-            make = functools.partial(self._region_for, region, given, sizes)
-            program = self.engine.program(("run",), (self._form, names, index, shapes, needed), make)
-            results = program.results.arrays()
-            _call(program, given, results)
-            values.update(results)
-            for node, value in region.reads:
-                take_sizes(node, values[value.name], sizes)
+
+        def program_of(
+            index: int, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int], form: Hashable
+        ) -> Program:
+            key = (self._form, names, index, form)
+            return self.engine.program(("run",), key, lambda: self._region_program(region, given, sizes))
+
+        values, _ = run_regions(regions, arguments, sizes_of(self.graph, arguments), self._completed, program_of, _call)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
         for name in out:
             if out[name].dtype != found[name].dtype or out[name].shape != found[name].shape:
@@ -306,14 +298,12 @@ class Loaded:
     def _compile(self, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         return self._build(_computing(self.graph, outputs), sizes_of(self.graph, arguments))
 
-    def _region_for(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
-        """The program of a region, for what the regions before it gave."""
-        for value in region.graph.inputs:
-            wanted, found = value.type.bind(sizes), given[value.name].shape
-            if wanted.shape != found:
-                text = f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}"
-                raise Unbound(InputError(text))
-        return self._build(region.graph, sizes)
+    def _region_program(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
+        try:
+            bound = bound_region(region, given, sizes, self.engine.registry.reference_kernels)
+        except InputError as error:
+            raise Unbound(error) from error
+        return self.engine.build(bound, judge=self._judge, cap=self._cap)
 
     def _build(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
         try:

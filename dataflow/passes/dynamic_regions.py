@@ -7,16 +7,20 @@ an input and an output of theirs, with an allocation of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import ModelError
+from ..ir.builder import GraphBuilder
 from ..ir.dims import Dim
 from ..ir.graph import Graph, Node
+from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.dynamic_shape import read_shape
 from ..ops.infer import operand
+from ..ops.scatter import gather_elements
+from ..ops.sort import topk
+from .bind_shapes import dims_of
 from .size_values import SizeValues, has_reads
 
 
@@ -27,10 +31,12 @@ class Region:
     Attributes:
         graph: reads and gives values of the graph under their own names.
         reads: sizes that are read off its results, or off inputs of the graph: the node that says so, and the value.
+        sizes: names of those that must be known before it is planned, in order.
     """
 
     graph: Graph
     reads: tuple[tuple[Node, Value], ...]
+    sizes: tuple[str, ...]
 
 
 def depends_on_data(graph: Graph) -> bool:
@@ -100,7 +106,7 @@ def split(graph: Graph) -> tuple[Region, ...]:
             stored |= {v: graph.initializers[v] for v in passed if v in graph.initializers}
         inputs_of = tuple(v for v in used if v not in graph.initializers)
         region = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
-        regions.append(Region(region, tuple(reads.get(level, ()))))
+        regions.append(Region(region, tuple(reads.get(level, ())), tuple(sorted(dims_of(region)))))
     return tuple(regions)
 
 
@@ -123,26 +129,75 @@ def without_data(graph: Graph, needed: Iterable[str]) -> Graph:
 
     Args:
         graph: any.
-        needed: names of results that must be among them.
-
-    Raises:
-        ModelError: one of ``needed`` isn't; names every node that reads a size off a tensor for it.
+        needed: names of results; where the shape of one does depend on data, the graph stays as it is.
     """
     if not depends_on_data(graph):
         return graph
     single = {name: split(dataclasses.replace(graph, outputs={name: value})) for name, value in graph.outputs.items()}
-    sources = [node for name in needed for region in single[name] for node, _ in region.reads]
-    if sources:
-        listed = ", ".join(dict.fromkeys(node.origin or node.describe() for node in sources))
-        raise ModelError(
-            f"the loss reads what has a shape that depends on data, which can't be trained through: {listed}; choose a "
-            "value before them with output="
-        )
+    if any(region.reads for name in needed for region in single[name]):
+        return graph
     free = {name: graph.outputs[name] for name, regions in single.items() if not any(r.reads for r in regions)}
     (free_region,) = split(dataclasses.replace(graph, outputs=free))
     return dataclasses.replace(
         graph, outputs=free, nodes=free_region.graph.nodes, initializers=free_region.graph.initializers
     )
+
+
+# ---- graphs planned as one, once the regions that decide about sizes have run --------------------------
+
+
+def choices(graph: Graph) -> tuple[Value, ...]:
+    """The integers and booleans, computed from floats, on which the sizes that are read off data depend.
+
+    Everything between them and the sizes is whole numbers, which two programs compute alike; the floats before them are
+    rounded as each program fuses them.
+    """
+    values, producers = SizeValues.of(graph), graph.producers()
+    found: dict[Value, None] = {}
+    seen: set[Value] = set()
+    pending = [operand(node) for node in _reads_of_data(graph, values)]
+    while pending:
+        value = pending.pop()
+        node = producers.get(value)
+        if node is None or value in seen or values.is_static(value):
+            continue
+        seen.add(value)
+        read = [v for v in node.inputs if v is not None]
+        if any(v.type.dtype.is_float for v in read) or node.op.effects == "random":
+            found[value] = None
+        else:
+            pending += read
+    return tuple(v for v in graph.values() if v in found)
+
+
+def deciding(graph: Graph) -> tuple[Region, ...]:
+    """The regions that compute the choices, and the sizes that are read off data."""
+    reads = [v for node in _reads_of_data(graph) for v in node.outputs if v is not None]
+    return split(dataclasses.replace(graph, outputs={v.name: v for v in (*choices(graph), *reads)}, states=()))
+
+
+def with_choices(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph that is given its choices as further inputs.
+
+    Args:
+        graph: any.
+        names: of the inputs, by names of choices.
+    """
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not any(v is not None and v.name in names for v in node.outputs):
+            return None
+        outputs = [None if v is None else v.name for v in node.outputs]
+        made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=outputs)
+        results = list(made.outputs)
+        for index, value in enumerate(node.outputs):
+            if value is not None and value.name in names:
+                results[index] = builder.input(names[value.name], value.type.dtype, value.type.shape)
+        if node.op is topk and results[1] is not made.outputs[1]:  # its elements are those of the indices
+            results[0] = gather_elements(inputs[0], results[1], axis=node.attributes["axis"])
+        return results
+
+    return rewrite(graph, replace)
 
 
 def _ordered(nodes: Iterable[Node]) -> Iterable[Value]:

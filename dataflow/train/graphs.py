@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from ..errors import InputError
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ops.random import KEY
-from ..passes.bind_shapes import bind
 from ..passes.dropout import insert_dropout, with_dropout
-from ..passes.size_values import Kernels
 from .joint import (
     PENDING,
     VALUES,
@@ -39,8 +36,6 @@ class Graphs:
         updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
         drops: dropout nodes drop in training.
         sites: values behind which there are more of them in training, each with the share that is dropped.
-        kernels: the reference's, by op.
-        specialize: gives the model's graph for inputs of given types where it can't be bound to their sizes.
         scaled: the loss is scaled for its gradients, see ``joint_graph``.
 
     Attributes:
@@ -56,27 +51,31 @@ class Graphs:
         updates_statistics: bool,
         drops: bool,
         sites: Mapping[str, float],
-        kernels: Kernels,
-        specialize: Callable[[Mapping[str, TensorType]], Graph | None],
         scaled: bool,
     ) -> None:
         self._graph, self._objective, self.updates = graph, objective, updates
         self._updates_statistics, self._drops, self._sites = updates_statistics, drops, sites
-        self._kernels, self._specialize, self._scaled = kernels, specialize, scaled
-        self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
+        self._scaled = scaled
+        self.statistics = tuple(s.name.removeprefix(PENDING) for s in self.in_training(graph, True).states)
 
-    def training(self, sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()) -> Graph:
+    def training(self, bound: Graph, first: bool, values: Sequence[str] = ()) -> Graph:
         """What is differentiated.
 
         Args:
-            sizes: of named dims.
+            bound: the model's.
             first: for the first micro-batch of a logical batch; otherwise for later ones.
             values: names of outputs and inner values to return too, see ``with_values``.
         """
-        return self._in_training(with_values(self._bound(sizes), values), first)
+        return self.in_training(with_values(bound, values), first)
 
     def joint(
-        self, training: Graph, batch: Mapping[str, TensorType], wanted: Sequence[str], first: bool, passing: bool
+        self,
+        training: Graph,
+        batch: Mapping[str, TensorType],
+        wanted: Sequence[str],
+        first: bool,
+        passing: bool,
+        always: Collection[str],
     ) -> Joint:
         """Forward and backward of what ``training`` made.
 
@@ -86,11 +85,19 @@ class Graphs:
             wanted: names of the parameters to train.
             first: as for ``training``.
             passing: the gradients lie in scratch memory.
+            always: see ``joint_graph``.
         """
         objective = self._objective.for_batch(batch)
         entries = objective.entries(_outputs(training))
         return joint_graph(
-            training, entries, objective.build, wanted, add=not first, passing=passing, scaled=self._scaled
+            training,
+            entries,
+            objective.build,
+            wanted,
+            add=not first,
+            passing=passing,
+            scaled=self._scaled,
+            always=always,
         )
 
     def step(self, joint: Graph, trained: Sequence[str], frozen: frozenset[int], as_ready: bool) -> Graph:
@@ -98,16 +105,10 @@ class Graphs:
         parameters, updates, statistics = self._updated(trained)
         return step_graph(joint, parameters, updates, frozen, statistics, as_ready=as_ready)
 
-    def evaluation(
-        self, sizes: Mapping[str, int], batch: Mapping[str, TensorType], averages: Mapping[str, str]
-    ) -> Graph:
-        """The terms of a batch in inference mode; ``averages`` as for ``inference``."""
-        bound, objective = self.inference(sizes, averages), self._objective.for_batch(batch)
-        return forward_graph(bound, objective.entries(_outputs(bound)), objective.build_evaluation)
-
-    def inference(self, sizes: Mapping[str, int], averages: Mapping[str, str]) -> Graph:
-        """The model alone; ``averages`` names what is read in place of parameters, by their names."""
-        return reading(self._bound(sizes), averages)
+    def evaluation(self, bound: Graph, batch: Mapping[str, TensorType], averages: Mapping[str, str]) -> Graph:
+        """The terms of a batch in inference mode, of the model's ``bound`` graph; ``averages`` as for ``reading``."""
+        objective = self._objective.for_batch(batch)
+        return forward_graph(reading(bound, averages), objective.entries(_outputs(bound)), objective.build_evaluation)
 
     def update(self, trained: Sequence[str], frozen: frozenset[int] = frozenset()) -> Graph:
         """One update of these parameters but those of ``frozen`` kinds, and of the statistics."""
@@ -120,16 +121,8 @@ class Graphs:
         statistics = {name: types[name] for name in types if name in set(self.statistics)}
         return {name: types[name] for name in trained}, self.updates, statistics
 
-    def _bound(self, sizes: Mapping[str, int]) -> Graph:
-        try:
-            return bind(self._graph, sizes, self._kernels)
-        except InputError:
-            made = self._specialize({v.name: v.type.bind(sizes) for v in self._graph.inputs})
-            if made is None:
-                raise
-            return bind(made, {}, self._kernels)
-
-    def _in_training(self, graph: Graph, first: bool) -> Graph:
+    def in_training(self, graph: Graph, first: bool) -> Graph:
+        """The model's graph, bound or not, as it is trained; ``first`` as for ``training``."""
         graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph
         graph = insert_dropout(graph, self._sites)[0] if self._sites else graph
         return with_dropout(graph, KEY_INPUT, KEY) if self._drops else graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +78,7 @@ def joint_graph(
     add: bool,
     scaled: bool = False,
     passing: bool = False,
+    always: Collection[str] = (),
 ) -> Joint:
     """Forward and backward in one graph, whose gradients go to accumulators.
 
@@ -89,6 +90,7 @@ def joint_graph(
         add: the gradients are added to the accumulators; otherwise they replace what is there.
         scaled: gradients are those of the loss times the input SCALE, float32 of rank 0.
         passing: the accumulators lie in scratch memory.
+        always: those of ``trained`` whose gradients are zeros where the loss doesn't depend on them.
 
     Raises:
         GradientError: an op between a trained parameter and the loss has no gradient.
@@ -105,6 +107,9 @@ def joint_graph(
     else:
         seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
     found = add_gradients(builder, {loss: seed}, list(values.values()))
+    for name, value in values.items():
+        if name in always and found.get(value) is None:
+            found[value] = ops.full(shape=value.type.shape, value=0.0, dtype=value.type.dtype.cotangent)
     reached = tuple(name for name, value in values.items() if found.get(value) is not None)
     if not reached:
         raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))

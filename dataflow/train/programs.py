@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ import numpy as np
 
 from ..compile import to_differentiate
 from ..engine import Engine
-from ..errors import Cancelled, InputError, ModelError
-from ..execute.arguments import checked_inputs, sizes_of
+from ..errors import Cancelled, InputError
+from ..execute.arguments import checked_inputs
 from ..execute.bound import Stages
 from ..execute.execution import Execution
 from ..execute.marks import last_uses
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
+from ..execute.regions import Form
 from ..execute.scratch import Scratch
 from ..host.limits import limited
 from ..ir.graph import Graph
@@ -30,8 +32,9 @@ from ..model import Model
 from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
 from ..planning.offsets import lie_apart
+from .data_sizes import DataSizes, Decided
 from .graphs import KEY_INPUT, Graphs, types_of
-from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SCALE, SQUARES, VALUES, WEIGHT
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SCALE, SQUARES, VALUES, WEIGHT, reading
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parallel.gradient_sums import GradientSums
@@ -107,10 +110,11 @@ class Programs:
             batch_norm == "update",
             dropout is not None,
             sites,
-            self.engine.registry.reference_kernels,
-            functools.partial(_specialized, model, objective, ties),
             scaled,
         )
+        specialize = functools.partial(_specialized, model, objective, ties)
+        self._data = DataSizes(self._graph, specialize, self.engine, self._built, self._call)
+        self._read = objective.read
         statistics = self._graphs.statistics
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
         self._frozen: frozenset[str] = frozenset()  # parameters
@@ -334,20 +338,35 @@ class Programs:
         with limited(self.engine.devices.account, "the evaluation"):
             averages = self._trained.averages()
 
-            def make(sizes: Mapping[str, int]) -> Graph:
-                return self._graphs.evaluation(sizes, types_of(batch), averages)
+            given, decided = self._in_inference(batch, averages)
 
-            program = self._program(("evaluate", *_averaged(averages)), batch, make)
-            return self._run(program, batch)
+            def make() -> Graph:
+                return self._graphs.evaluation(self._data.bound(decided, batch), types_of(batch), averages)
+
+            program = self._program(("evaluate", *_averaged(averages)), given, make, decided.form)
+            return self._run(program, given)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
         arguments = checked_inputs(self._graph.inputs, inputs)
         with limited(self.engine.devices.account, "the prediction"):
             averages = self._trained.averages()
-            kind = ("predict", *_averaged(averages))
-            program = self._program(kind, arguments, lambda sizes: self._graphs.inference(sizes, averages))
-            return self._run(program, arguments)
+            given, decided = self._in_inference(arguments, averages)
+
+            def make() -> Graph:
+                return reading(self._data.bound(decided, arguments), averages)
+
+            program = self._program(("predict", *_averaged(averages)), given, make, decided.form)
+            return self._run(program, given)
+
+    def _in_inference(
+        self, batch: Mapping[str, Array], averages: Mapping[str, str]
+    ) -> tuple[Mapping[str, Array], Decided]:
+        """The arguments of a program of inference, and what they decide about its sizes."""
+        self._check_idle()
+        kind = ("inference", *_averaged(averages))
+        decided = self._data.decide(kind, batch, lambda graph: reading(graph, averages))
+        return {**batch, **decided.arguments}, decided
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
         """The profiles of ``joint`` (forward and backward of a first micro-batch) and ``optimizer``.
@@ -449,14 +468,15 @@ class Programs:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
         if self._scaled:
             batch = {**batch, SCALE: np.asarray(self.scale, np.float32)}
-        resolved = self._resolve(given) if self._trained.owners is None else None
+        batch, decided = self._in_training(batch, first)
+        resolved = self._resolve(given, decided) if self._trained.owners is None else None
 
-        def make(sizes: Mapping[str, int]) -> Graph:
+        def make() -> Graph:
             if resolved and first and not values and not self._frozen:
                 return resolved
-            return self._joint(given, sizes, first, values, self._frozen)
+            return self._joint(given, decided, first, values, self._frozen)
 
-        program = self._program(("joint", first, *values), batch, make)
+        program = self._program(("joint", first, *values), batch, make, decided.form)
         if self.sums is not None and program.marks is None and not program.plan.asynchronous:
             names = {ACCUMULATOR + name: name for name in self.sums.trained}
             uses = {names[key]: position for key, position in last_uses(program.plan, names).items()}
@@ -474,15 +494,22 @@ class Programs:
             batch[KEY_INPUT] = np.array([self._dropout, draw], np.uint64)
         if self._scaled:
             batch[SCALE] = np.asarray(self.scale, np.float32)
-        resolved = self._resolve(given, passing=True) if self._trained.owners is None else None
+        self._step = None
+        batch, decided = self._in_training(batch, True)
+        resolved = self._resolve(given, decided, passing=True) if self._trained.owners is None else None
 
-        def make(sizes: Mapping[str, int]) -> Graph:
+        def make() -> Graph:
             joint = None if self._frozen else resolved
-            joint = joint or self._joint(given, sizes, True, (), self._frozen, passing=True)
+            joint = joint or self._joint(given, decided, True, (), self._frozen, passing=True)
             return self._graphs.step(joint, self.trained, frozen, self._as_ready)
 
-        self._step = None
-        return self._program(("step", *_without(frozen)), batch, make), batch
+        return self._program(("step", *_without(frozen)), batch, make, decided.form), batch
+
+    def _in_training(self, batch: Mapping[str, Array], first: bool) -> tuple[Mapping[str, Array], Decided]:
+        """The arguments of a program of training, and what they decide about its sizes."""
+        self._check_idle()
+        decided = self._data.decide(("training", first), batch, lambda graph: self._graphs.in_training(graph, first))
+        return {**batch, **decided.arguments}, decided
 
     def _optimizer_step(
         self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
@@ -496,40 +523,39 @@ class Programs:
             if self._updates.reads_squares:
                 batch[SQUARES] = np.asarray(squares, np.float32)
         names = self.trained if self.shards is None else self.shards.own(self.trained)
-        return self._program(("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
+        return self._program(("optimizer", *_without(frozen)), {}, lambda: self._graphs.update(names, frozen)), batch
 
     def _joint(
         self,
         batch: Mapping[str, Array],
-        sizes: Mapping[str, int],
+        decided: Decided,
         first: bool,
         values: Sequence[str] = (),
         frozen: frozenset[str] = frozenset(),
         *,
         passing: bool = False,
     ) -> Graph:
-        bound = self._graphs.training(sizes, first, values)
+        bound = self._graphs.training(self._data.bound(decided, batch), first, values)
         if self._fuse:
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._trained.changed())
         wanted = [name for name in self._trained.wanted if name not in frozen]
-        joint = self._graphs.joint(bound, types_of(batch), wanted, first, passing)
+        always = self._data.connected(decided, wanted, self._read)
+        joint = self._graphs.joint(bound, types_of(batch), wanted, first, passing, always)
         if not frozen:
             self._trained.reached = joint.reached
         return joint.graph
 
-    def _resolve(self, batch: Mapping[str, Array], *, passing: bool = False) -> Graph:
+    def _resolve(self, batch: Mapping[str, Array], decided: Decided, *, passing: bool = False) -> Graph:
         """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
         self.engine.forget_programs()  # made before it was known what changes, and where that lies
-        sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
-        graph = self._joint(batch, sizes, True, passing=passing)
+        graph = self._joint(batch, decided, True, passing=passing)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
         mutable = self._trained.changed()
         self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
         return graph
 
-    def _program(
-        self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
-    ) -> Program:
+    def _check_idle(self) -> None:
+        """Refuses programs while values wait in the memory that they use, whose last gradients they overwrite."""
         if self._kept is not None or self._step is not None:
             raise InputError(
                 "a forward() waits for its backward(), and the values that this one reads lie in the memory that every "
@@ -537,23 +563,27 @@ class Programs:
             )
         self._last_step = None  # its arena is about to be written
 
-        def build() -> Program:
-            given = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
-            sizes = sizes_of(self._graph, given) if len(given) == len(self._graph.inputs) and given else {}
-            graph = eliminate_dead_code(make(sizes))
-            assert not dims_of(graph)
-            trained = self._trained
-            made = self.engine.build(
-                graph,
-                mutable=trained.changed(),
-                owners=trained.all_owners(),
-                newest=trained.initial,
-                scratch=None if lie_apart() else self._scratch,
-            )
-            trained.drop_loaded()
-            return made
+    def _program(
+        self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[], Graph], decided: Form = ()
+    ) -> Program:
+        self._check_idle()
+        form = (tuple((name, array.shape) for name, array in batch.items()), *decided)
+        return self.engine.program(kind, form, lambda: self._built(make()))
 
-        return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)
+    def _built(self, graph: Graph) -> Program:
+        """The program of a bound graph, over the tensors that training changes."""
+        graph = eliminate_dead_code(graph)
+        assert not dims_of(graph)
+        trained = self._trained
+        made = self.engine.build(
+            graph,
+            mutable=trained.changed(),
+            owners=trained.all_owners(),
+            newest=trained.initial,
+            scratch=None if lie_apart() else self._scratch,
+        )
+        trained.drop_loaded()
+        return made
 
     def _run(self, program: Program, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
         results = program.results.arrays()
@@ -586,15 +616,22 @@ def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _specialized(
-    model: Model, objective: Objective, ties: Mapping[str, Tie], types: Mapping[str, TensorType]
-) -> Graph | None:
-    """The model's graph for inputs of these types, with its ties; None where there is no other than the model's.
-
-    Raises:
-        ModelError: it depends on values of data.
-    """
-    made = model.specialized(types, {})
+    model: Model,
+    objective: Objective,
+    ties: Mapping[str, Tie],
+    types: Mapping[str, TensorType],
+    values: Mapping[str, Array],
+) -> Graph | Wanted | None:
+    """The model's graph for inputs of these types, with its ties, or what must be known first; see ``Specialize``."""
+    made = model.specialized(types, values)
     assert not isinstance(made, Listed)  # a model of tensors
     if isinstance(made, Wanted):
-        raise ModelError(f"{made.why}, which can't be trained through; choose a value before it with output=")
+        return dataclasses.replace(made, graph=tied(_with_stored(made.graph, model.graph), ties))
     return None if made is None else tied(objective.on(made), ties)
+
+
+def _with_stored(graph: Graph, other: Graph) -> Graph:
+    """The graph with the stored tensors of another, which it may not read."""
+    own = {value.name for value in graph.initializers}
+    more = {value: data for value, data in other.initializers.items() if value.name not in own}
+    return dataclasses.replace(graph, initializers={**graph.initializers, **more})

@@ -147,27 +147,6 @@ def test_wrong_sizes_are_named():
         session.run({"x": x, "shape": np.array([-2, 7])})
 
 
-def test_on_the_trained_path_they_are_refused():
-    nodes = [
-        node("MatMul", ["x", "w"], ["h"]),
-        node("ReduceSum", ["h", "one"], ["sum"], keepdims=0),
-        node("Greater", ["sum", "zero"], ["good"]),
-        node("Compress", ["h", "good"], ["k"], axis=0, name="rows"),
-        node("ReduceSum", ["h", "first"], ["sums"], keepdims=0),
-        node("Less", ["sums", "zero"], ["columns"]),
-        node("Compress", ["k", "columns"], ["l"], axis=1, name="columns"),
-        node("Compress", ["l", "third"], ["y"], axis=1, name="a stored choice"),
-    ]
-    stored = [("one", np.array([1])), ("first", np.array([0])), ("zero", np.float32(0)), ("w", W)]
-    stored.append(("third", np.array([True])))
-    model = load_bytes(proto(nodes, stored).SerializeToString())
-    with pytest.raises(df.ModelError) as caught:
-        df.Trainer(model, loss="mse", devices=["cpu"])
-    assert "Compress 'rows', opset 18" in str(caught.value)
-    assert "Compress 'columns', opset 18" in str(caught.value)
-    assert "a stored choice" not in str(caught.value)
-
-
 def test_behind_the_loss_they_do_not_matter():
     nodes = [
         node("MatMul", ["x", "w"], ["y"]),
