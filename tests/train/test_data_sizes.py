@@ -149,10 +149,10 @@ def test_training_agrees_with_experts_that_compute_all_rows(options):
 
 
 def test_program_by_program_and_resumed_they_train_alike_bit_for_bit(tmp_path):
-    with trainer(experts()) as whole:
+    with trainer(experts()) as full:
         for batch in batches():
-            whole.step(batch)
-        expected = {name: array.tobytes() for name, array in whole.programs.state().items()}
+            full.step(batch)
+        expected = {name: array.tobytes() for name, array in full.programs.state().items()}
     data = {key: np.concatenate([b[key] for b in batches()]) for key in ("x", "labels")}
     with trainer(experts()) as apart:
         for batch in batches():
