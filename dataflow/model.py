@@ -321,9 +321,12 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
         options: the format's own.
     """
     checks.instance("model", model, Model)
-    form = _format(path, registry_of(registry))
+    registry = registry_of(registry)
+    form = _format(path, registry)
     if form.save is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    if form.exports:
+        options["exporters"] = registry.exporters
     form.save(model, str(path), **options)
 
 

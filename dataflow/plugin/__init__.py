@@ -14,6 +14,7 @@ _NAMES = {
     # hooks, and the records that they give
     "HOOKS": "plugin.hookspecs",
     "Converter": "plugin.hookspecs",
+    "Exporter": "plugin.hookspecs",
     "Format": "plugin.hookspecs",
     "Load": "plugin.hookspecs",
     "Save": "plugin.hookspecs",

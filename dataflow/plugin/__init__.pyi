@@ -92,6 +92,7 @@ from .device import Role as Role
 from .device import Unavailable as Unavailable
 from .hookspecs import HOOKS as HOOKS
 from .hookspecs import Converter as Converter
+from .hookspecs import Exporter as Exporter
 from .hookspecs import Format as Format
 from .hookspecs import Load as Load
 from .hookspecs import Named as Named

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pluggy
 
+from ..ir.graph import Node
 from ..ir.kernel import Kernel
 from ..ir.op import AnyOp
 from ..passes.pipeline import Pass
@@ -39,6 +40,34 @@ class Converter:
     function: Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """How a node of a plugin's op is written to files: as one operator with the same operands and results.
+
+    Attributes:
+        op: name of the op.
+        domain: of the operator; ``""`` is the format's own.
+        operator: its name in files.
+        version: of the domain that the operator is written for.
+        attributes: gives the operator's attributes of a node; None: they are the op's own but for those that are None.
+
+    Raises:
+        ValueError: the operator has no name, or the version isn't one.
+    """
+
+    op: str
+    domain: str
+    operator: str
+    version: int = 1
+    attributes: Callable[[Node], Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.operator, str) or not self.operator:
+            raise ValueError(f"op {self.op!r}: expected the name of an operator, got {self.operator!r}")
+        if not isinstance(self.version, int) or self.version < 1:
+            raise ValueError(f"op {self.op!r}: expected a version of 1 or more, got {self.version!r}")
+
+
 class Load(Protocol):
     """Reads a model file."""
 
@@ -62,12 +91,14 @@ class Format:
         load: None where models are only written.
         save: None where models are only read.
         converts: ``load`` also gets ``converters=``, the sequence of Converters that plugins offer.
+        exports: ``save`` also gets ``exporters=``, the Exporters that plugins offer by name of the op.
     """
 
     suffix: str
     load: Load | None
     save: Save | None
     converts: bool = False
+    exports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +176,11 @@ def onnx_converters() -> Iterable[Converter]:  # type: ignore[empty-body]
     """Converters of ONNX operators that the importer doesn't have, e.g. of a domain of one's own."""
 
 
+@hookspec
+def onnx_exporters() -> Iterable[Exporter]:  # type: ignore[empty-body]
+    """What ops of plugins are written as in ONNX files, e.g. operators of a domain of one's own."""
+
+
 HOOKS: Mapping[str, Any] = {
     "dataflow_ops": dataflow_ops,
     "dataflow_devices": dataflow_devices,
@@ -158,4 +194,5 @@ HOOKS: Mapping[str, Any] = {
     "dataflow_callbacks": dataflow_callbacks,
     "dataflow_samples": dataflow_samples,
     "onnx_converters": onnx_converters,
+    "onnx_exporters": onnx_exporters,
 }

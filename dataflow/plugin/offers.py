@@ -15,7 +15,7 @@ from ..ir.op import AnyOp
 from ..passes.pipeline import CORE, Pass, arranged
 from .device import ROLES, Device
 from .hooks import Hooks
-from .hookspecs import Converter, Format, Named
+from .hookspecs import Converter, Exporter, Format, Named
 
 # Hooks whose records users choose by name, by what they call one.
 NAMED = {
@@ -43,6 +43,7 @@ UNIQUE: Mapping[str, tuple[str, type, Callable[[Any], str]]] = {
     "dataflow_devices": ("device", Device, device_id),
     "dataflow_formats": ("suffix", Format, lambda form: str(form.suffix)),
     "onnx_converters": ("operator", Converter, _version),
+    "onnx_exporters": ("operator for the op", Exporter, lambda exporter: str(exporter.op)),
     **{hook: (kind, Named, lambda one: str(one.name)) for kind, hook in NAMED.items()},
 }
 
@@ -124,7 +125,7 @@ class Offers:
 
     def _check_unique(self) -> None:
         """Accepts plugins in their order, each if it offers nothing that an accepted one has."""
-        owners: dict[tuple[str, str], str] = {("dataflow_ops", op.name): CORE for op in own.ALL}
+        owners = {(hook, op.name): CORE for op in own.ALL for hook in ("dataflow_ops", "onnx_exporters")}
         for name in dict.fromkeys(name for records in self._records.values() for name, _ in records):
             offered: dict[tuple[str, str], str] = {}
             for hook, (kind, _, key) in UNIQUE.items():

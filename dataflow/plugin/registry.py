@@ -17,7 +17,7 @@ from ..ir.op import AnyOp
 from ..passes.pipeline import Pass
 from .device import Device, Role
 from .hooks import Hooks
-from .hookspecs import HOOKS, Converter, Format, Named
+from .hookspecs import HOOKS, Converter, Exporter, Format, Named
 from .installed import Candidate, Plugin, installed, named_apart
 from .offers import NAMED, Offers
 
@@ -32,6 +32,7 @@ class Registry:
         passes: the core's and those of plugins, in the order in which they run.
         named: by kind and name what plugins offer to those who train.
         converters: those that plugins brought for operators of files.
+        exporters: by name of the op what plugins brought for files.
         own: ids of the devices of this project; others are used where a user names them.
         hooks: the plugins; who needs samples calls that hook.
     """
@@ -44,6 +45,7 @@ class Registry:
     passes: tuple[Pass, ...]
     named: Mapping[str, Mapping[str, Named]]
     converters: tuple[Converter, ...]
+    exporters: Mapping[str, Exporter]
     own: frozenset[str]
     hooks: Hooks
 
@@ -162,6 +164,7 @@ def load(extra: Iterable[object] = (), *, without: Collection[str] = ()) -> Regi
         offers.passes(),
         MappingProxyType({kind: MappingProxyType(offers.by_key(hook)) for kind, hook in NAMED.items()}),
         tuple(offers.by_key("onnx_converters").values()),
+        MappingProxyType(offers.by_key("onnx_exporters")),
         frozenset(key for key, plugin in offers.owners("dataflow_devices").items() if plugin in ours),
         hooks,
     )

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dataflow.plugin import Converter, Format, Model, hookimpl
+from dataflow.plugin import Converter, Exporter, Format, Model, hookimpl
 
 
 def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> Model:
@@ -30,21 +30,22 @@ def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> 
     return load_file(path, table=table_with(tuple(converters)), **options)
 
 
-def save(model: Model, path: str, **options: Any) -> None:
+def save(model: Model, path: str, *, exporters: Mapping[str, Exporter] | None = None, **options: Any) -> None:
     """Writes a model: an imported one as it was but for what changed, one built by hand in a plain form.
 
     Args:
         model: what to write.
         path: of the file; appears whole or not at all.
+        exporters: by name of the op what plugins offer for a model built by hand.
         options: ``overwrite=True`` replaces an existing file. ``inputs`` and ``outputs``: of an imported model, the
             subgraph between these values, see ``file.subgraph.keep_subgraph``.
     """
     from .file.writer import save_file
 
-    save_file(model, path, **options)
+    save_file(model, path, exporters=exporters or {}, **options)
 
 
 @hookimpl
 def dataflow_formats() -> Iterable[Format]:
     """Files with suffix .onnx."""
-    return [Format(".onnx", load, save, converts=True)]
+    return [Format(".onnx", load, save, converts=True, exports=True)]

@@ -80,7 +80,7 @@ print([p.op for p in session.placement({"x": (3,)})], session.run({"x": np.array
     assert python(installed, code, tmp_path) == "['mul', 'pow', 'add'] [ 2. 12. 36.]\n"
 
 
-def test_the_operator_of_another_domain_is_imported(installed, tmp_path):
+def test_the_operator_of_another_domain_is_read_and_written(installed, tmp_path):
     import onnx
     from onnx import helper
 
@@ -96,8 +96,15 @@ import numpy as np, dataflow as df
 x = np.array([-9, 0, 1], np.float32)
 y = df.Session(df.load("capped.onnx")).run({"x": x})["y"]
 np.testing.assert_allclose(y, 2 * np.tanh(x / 2), rtol=1e-6)
+from dataflow_softcap import softcap
+g = df.GraphBuilder()
+g.output("y", softcap(g.input("x", df.float32, (3,)), cap=2.0))
+df.save(df.Model(g.build()), "again.onnx")
+np.testing.assert_array_equal(df.Session(df.load("again.onnx")).run({"x": x})["y"], y)
 """
     python(installed, code, tmp_path)
+    written, _ = onnx.load(tmp_path / "again.onnx").graph.node  # the other gives the output its name
+    assert (written.domain, written.op_type, written.attribute[0].f) == ("org.example", "Softcap", 2.0)
 
 
 def test_training_by_names_on_the_command_line_and_a_file_format(installed, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx
 
 from dataflow import Dim, DType, Graph, Node, Value
 from dataflow.errors import ModelError
-from dataflow.plugin import Model
+from dataflow.plugin import Exporter, Model
 
 from .value_types import CODE_OF
 
@@ -75,13 +75,19 @@ _REDUCE = {
 }
 
 
-def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
+def build_proto(model: Model, exporters: Mapping[str, Exporter], opset: int | None, ir_version: int | None) -> Any:
     """The ONNX model of a graph built by hand.
+
+    Args:
+        model: with the graph.
+        exporters: by name of the op, of those that plugins brought.
+        opset: of the file; None: the lowest that can express it.
+        ir_version: of the file; None: that of the opset.
 
     Raises:
         ModelError: an op has no ONNX form, or not in this opset.
     """
-    builder = _Builder(model.graph)
+    builder = _Builder(model.graph, exporters)
     nodes = builder.nodes()
     needed = max(builder.opset, LOWEST_OPSET)
     if opset is not None and opset < needed:
@@ -98,9 +104,7 @@ def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
         [*stored, *builder.constants],
     )
     version = ir_version or IR_OF.get(chosen, IR_VERSION)
-    opsets = [onnx.helper.make_opsetid("", chosen)]
-    if any(node.domain == MICROSOFT for node in nodes):
-        opsets.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    opsets = [onnx.helper.make_opsetid(*pair) for pair in [("", chosen), *builder.domains.items()]]
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="dataflow")
 
 
@@ -116,7 +120,7 @@ def nodes_of(graph: Graph, nodes: Sequence[Node], opset: int, taken: Collection[
     Raises:
         ModelError: an op has no ONNX form, or only in a later opset.
     """
-    builder = _Builder(graph)
+    builder = _Builder(graph, {})
     builder.names |= set(taken)
     builder.note_sizes(list(graph.values()))
     for node in nodes:
@@ -127,8 +131,10 @@ def nodes_of(graph: Graph, nodes: Sequence[Node], opset: int, taken: Collection[
 
 
 class _Builder:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, exporters: Mapping[str, Exporter]) -> None:
         self.graph = graph
+        self.exporters = exporters
+        self.domains: dict[str, int] = {}  # versions of those that operators have beside ONNX's own
         self.opset = LOWEST_OPSET
         self.constants: list[Any] = []
         self.protos: list[Any] = []
@@ -205,7 +211,7 @@ class _Builder:
                 raise ModelError("normalization without a scale, or without taking off the mean, has no ONNX form")
             add("LayerNormalization", inputs, axis=a["axis"], epsilon=a["epsilon"])
         elif name == "matmul_blocks":
-            add("MatMulNBits", inputs, domain=MICROSOFT, **self.in_blocks(node))
+            add("MatMulNBits", inputs, domain=self.domain(MICROSOFT, 1), **self.in_blocks(node))
         elif name == "dropout":
             add("Dropout", [inputs[0], self.number(f"{outputs[0]}.ratio", a["ratio"])])
         elif name == "cast":
@@ -225,8 +231,39 @@ class _Builder:
             if name != "reduce_sum":
                 self.opset = max(self.opset, 18)  # from there the axes are an input
             add(_REDUCE[name], [inputs[0], self.ints(f"{outputs[0]}.axes", a["axes"])], keepdims=a["keepdims"])
+        elif name in self.exporters:
+            self.exported(node, self.exporters[name])
         else:
-            raise ModelError("this op has no ONNX form yet; save only what inference needs")
+            raise ModelError(
+                "this op has no ONNX form; save only what inference needs, or offer one by the hook onnx_exporters if "
+                "it is an op of yours"
+            )
+
+    def exported(self, node: Node, exporter: Exporter) -> None:
+        """Adds the operator that a plugin writes its op as."""
+        inputs, outputs = (["" if v is None else v.name for v in values] for values in (node.inputs, node.outputs))
+        own = {key: value for key, value in node.attributes.items() if value is not None}
+        given = own if exporter.attributes is None else exporter.attributes(node)
+        attributes = {key: CODE_OF[value] if isinstance(value, DType) else value for key, value in given.items()}
+        proto = onnx.helper.make_node(exporter.operator, inputs, outputs, node.name)
+        proto.domain = self.domain(exporter.domain, exporter.version)
+        proto.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in attributes.items())
+        self.protos.append(proto)
+
+    def domain(self, name: str, version: int) -> str:
+        """The name, of a domain whose version is written to the file.
+
+        Raises:
+            ModelError: another operator needs another version.
+        """
+        if name in ("", "ai.onnx"):
+            self.opset = max(self.opset, version)
+            return ""
+        if self.domains.setdefault(name, version) != version:
+            raise ModelError(
+                f"version {version} of {name} is needed, and version {self.domains[name]} for another node"
+            )
+        return name
 
     def in_dtype(self, value: Value | None, dtype: DType) -> str:
         """The name of a value in a dtype: ONNX's operators take operands of one."""

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from dataflow import Dim, TensorType
 from dataflow.errors import InputError, ModelError
-from dataflow.plugin import Edited, Model
+from dataflow.plugin import Edited, Exporter, Model
 from dataflow.plugin import dtype as as_dtype
 
 from .edited import apply_edits, types_after
@@ -32,6 +32,7 @@ def save_file(
     model: Model,
     path: str,
     *,
+    exporters: Mapping[str, Exporter],
     overwrite: bool = False,
     opset: int | None = None,
     ir_version: int | None = None,
@@ -43,6 +44,7 @@ def save_file(
     Args:
         model: imported, or built by hand from ops that ONNX can express.
         path: of the file.
+        exporters: by name of the op what plugins write theirs as.
         overwrite: replaces a file that exists.
         opset: of a model built by hand; the lowest that can express it by default.
         ir_version: of a model built by hand; the lowest that fits by default.
@@ -63,7 +65,7 @@ def save_file(
             raise InputError(
                 "inputs= and outputs= are for imported models; of one built by hand, save the subgraph as a model"
             )
-        proto = build_proto(model, opset, ir_version)
+        proto = build_proto(model, exporters, opset, ir_version)
     elif opset is not None or ir_version is not None:
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
