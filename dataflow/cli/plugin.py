@@ -161,4 +161,5 @@ def plugin_new(name: str, kind: str, language: str, folder: str | None, as_json:
         return
     for path in written:
         click.echo(path)
-    click.echo(f"now: cd {target} && pip install -e '.[test]' && dataflow plugin test {name}")
+    install = "pip install 'setuptools>=77' && pip install --no-build-isolation -e '.[test]'"
+    click.echo(f"now: cd {target} && {install} && dataflow plugin test {name}")

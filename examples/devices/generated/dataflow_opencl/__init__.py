@@ -10,7 +10,7 @@ def library() -> Path:
     """The library; raises FileNotFoundError where it wasn't built."""
     found = sorted(Path(__file__).parent.glob("_native*.so"))
     if not found:
-        raise FileNotFoundError("dataflow_opencl/_native is not built: run pip install -e . in the project")
+        raise FileNotFoundError("dataflow_opencl/_native is not built: install the project as its README.md says")
     return found[0]
 
 
