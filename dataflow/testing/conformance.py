@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import get_args
 
@@ -129,8 +130,8 @@ def tasks_of(
             if kernel is not None:
                 reached.setdefault(kernel, []).append(sample)
         found.append(_sample_task(sample, target, taken, variants))
-    text = "the device claims it, and no sample shows that it is right"
-    found += [_untested(device, op, op, text) for op in sorted(kernels.keys() - tested - REPLACED) if complete]
+    untested = sorted(kernels.keys() - tested - REPLACED) if complete else []
+    found += [_untested(device, op, op, _why_untested(kernels[op][0], by_op.get(op, ()), registry)) for op in untested]
     claimed = [kernel for op in sorted(kernels.keys() & tested) for kernel in kernels[op]] if complete else []
     for kernel, claim, made in missing(claimed, by_op):
         if made is None:
@@ -154,6 +155,17 @@ def _by_op(kernels: Collection[Kernel]) -> dict[str, tuple[Kernel, ...]]:
 
 def _untested(device: str, op: str, name: str, text: str) -> Task:
     return Task(op, name, lambda report: iter([Outcome(device, op, name, "plain", "untested", text)]))
+
+
+def _why_untested(kernel: Kernel, samples: Sequence[Sample], registry: Registry) -> str:
+    """Why nothing shows that a kernel is right, of an op of which no sample is taken."""
+    if kernel.op not in registry.ops:
+        near = difflib.get_close_matches(kernel.op, registry.ops, 3)
+        return f"{kernel.name} is for an op that nobody declares" + (f"; near: {', '.join(near)}" if near else "")
+    if not samples:
+        return "the device claims it, and no sample shows that it is right"
+    (node,) = samples[0].build().nodes
+    return f"none of the op's {len(samples)} samples is taken, e.g. not {samples[0].name}: {kernel.refuses(node)}"
 
 
 def _takers(sample: Sample, target: Target) -> list[Kernel | None] | None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from dataflow.plugin import Kernel, OperandSpec, PythonDevice
 from dataflow.plugin.registry import load
@@ -51,9 +52,21 @@ def test_a_wrong_kernel_fails_in_each_variant():
     assert failing(lambda attributes, x: x) == {*VARIANTS} - not_here
 
 
-def test_a_claim_without_a_sample_is_untested():
-    expected = [("plain", "not claimed"), ("plain", "untested")]
-    assert sorted(set(outcomes(lambda attributes, x: x, op="no_such_op"))) == expected
+@pytest.mark.parametrize(
+    ("op", "says"),
+    [
+        ("no_such_op", "one no_such_op is for an op that nobody declares"),
+        ("relu_grads", "one relu_grads is for an op that nobody declares; near: relu_grad"),
+        ("relu_grad", "the device claims it, and no sample shows that it is right"),
+        ("add", "none of the op's 1 samples is taken, e.g. not add-f32-3x5-f32-3x5: one add: 2 inputs, takes 1"),
+    ],
+)
+def test_a_claim_without_a_sample_is_untested(op, says):
+    registry = load([DevicePlugin(OneKernel(op, lambda attributes, x: x))])
+    given = [*RELU, *(s for s in SAMPLES if s.name == "add-f32-3x5-f32-3x5")]
+    (found,) = [o for o in check_device("one", registry=registry, samples=given) if o.status != "not claimed"]
+    assert (found.op, found.variant, found.status) == (op, "plain", "untested")
+    assert found.text.startswith(says)
 
 
 def test_a_kernel_that_is_wrong_for_some_strides_fails_in_their_variants():
