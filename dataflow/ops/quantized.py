@@ -27,25 +27,29 @@ from .activation import relu as rectified
 from .arithmetic import add, clip, div, maximum, minimum, mul, neg, round_, sub
 from .cast import cast
 from .conv import conv
-from .infer import operand, product, scalar_like
+from .infer import product, scalar_like
 from .linalg import matmul
 from .logic import equal, where
 from .reduce import reduce_max, reduce_min
 from .rules.quantized import (
     add_requantized_infer,
+    conv_cost,
     conv_dequantized_infer,
     conv_integer_infer,
     conv_requantized_infer,
     dequantize_infer,
     dynamic_infer,
+    first_perm,
+    last_perm,
     limits,
     matmul_dequantized_infer,
     matmul_integer_infer,
     matmul_requantized_infer,
+    product_cost,
     quantize_infer,
 )
 from .rules.quantized_blocks import matmul_blocks_cost, matmul_blocks_decompose, matmul_blocks_infer
-from .shape import reshape
+from .shape import reshape, transpose
 
 _EXACT = 1 << 24  # float32 holds every integer up to here
 
@@ -150,21 +154,13 @@ def _conv_integer(x: Value, w: Value, x_zero: Value | None = None, w_zero: Value
     return cast(conv(_less_zero(x, x_zero, dtype, 0), _less_zero(w, w_zero, dtype, 0), **window), to=int32)
 
 
-def _conv_cost(node: Node) -> int:
-    """Two operations per weight and element of the result."""
-    y = node.outputs[0]
-    assert y is not None
-    weight = next(v for v in node.inputs[1:] if v is not None and v.type.rank == y.type.rank)
-    return 2 * y.type.elements * int(product(weight.type.shape[1:]))
-
-
 conv_integer = Op(
     "conv_integer",
     ("x", "w", "x_zero?", "w_zero?"),
     conv_integer_infer,
     attributes=conv.attributes,
     decompose=_conv_integer,
-    cost=_conv_cost,
+    cost=conv_cost,
     doc="y (int32) = conv(x - x_zero, w - w_zero) of 8-bit integers; padding is x_zero",
 )
 
@@ -226,6 +222,12 @@ def _decomposed(build: Any) -> Any:
     return decompose
 
 
+def _conv_requantized(x: Value, *operands: Any, channels_last: bool, **attributes: Any) -> Value:
+    planar = transpose(x, perm=first_perm(x.type.rank)) if channels_last else x
+    y: Value = _decomposed(_conv)(planar, *operands, **attributes)
+    return transpose(y, perm=last_perm(x.type.rank)) if channels_last else y
+
+
 def _conv_attributes(strides: Any, pads: Any, dilations: Any, groups: Any, w_axis: int) -> dict[str, Any]:
     return {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups, "w_axis": w_axis}
 
@@ -244,7 +246,7 @@ matmul_dequantized = Op(
     matmul_dequantized_infer,
     attributes={"b_axis": -1},
     decompose=_matmul,
-    cost=lambda node: _product_cost(node),
+    cost=product_cost,
     pattern=(Pattern(_matmul, shared=_SHARED), Pattern(_matmul_of_sums, lambda: {"b_axis": -1})),
     doc="y = float32(matmul_integer(a, b)) * a_scale * b_scale + bias; b's scales are one, or one per column",
 )
@@ -254,7 +256,7 @@ matmul_requantized = Op(
     matmul_requantized_infer,
     attributes={"b_axis": -1, "relu": False},
     decompose=_decomposed(_matmul),
-    cost=lambda node: _product_cost(node),
+    cost=product_cost,
     pattern=(
         Pattern(_requantized(_matmul, False), lambda b_axis: {"b_axis": b_axis}, _SHARED),
         Pattern(_requantized(_matmul, True), lambda b_axis: {"b_axis": b_axis, "relu": True}, _SHARED),
@@ -267,7 +269,7 @@ conv_dequantized = Op(
     conv_dequantized_infer,
     attributes={**conv.attributes, "w_axis": 0},
     decompose=_conv,
-    cost=_conv_cost,
+    cost=conv_cost,
     pattern=(Pattern(_conv, shared=_SHARED), Pattern(_conv_of_sums, _conv_of_sums_attributes)),
     doc="y = float32(conv_integer(x, w)) * x_scale * w_scale + bias; w's scales are one, or one per filter",
 )
@@ -275,14 +277,14 @@ conv_requantized = Op(
     "conv_requantized",
     (*_CONV, *_RESULT, "bias?"),
     conv_requantized_infer,
-    attributes={**conv.attributes, "w_axis": 0, "relu": False},
-    decompose=_decomposed(_conv),
-    cost=_conv_cost,
+    attributes={**conv.attributes, "w_axis": 0, "relu": False, "channels_last": False},
+    decompose=_conv_requantized,
+    cost=conv_cost,
     pattern=(
         Pattern(_requantized(_conv, False), _conv_attributes, _SHARED),
         Pattern(_requantized(_conv, True), _rectified_conv, _SHARED),
     ),
-    doc="conv_dequantized, rounded to steps of y_scale from y_zero",
+    doc="conv_dequantized, rounded to steps of y_scale from y_zero; channels_last: x and y are (N, spatial..., C)",
 )
 
 
@@ -302,12 +304,6 @@ add_requantized = Op(
     ),
     doc="quantize(relu(dequantize(a) + dequantize(b))) of 8-bit integers of equal shapes; relu by the attribute",
 )
-
-
-def _product_cost(node: Node) -> int:
-    y = node.outputs[0]
-    assert y is not None
-    return 2 * y.type.elements * int(operand(node).type.sizes[-1])
 
 
 # ---- products with weights in blocks ------------------------------------------------------------------

@@ -22,8 +22,9 @@ from .identities import remove_identities
 from .merged_transpose import transpose_without_merging
 from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
-from .quantized import OPS as INTEGER_OPS
-from .quantized import expand_blocks, use_integers
+from .quantized.channels_last import put_channels_last
+from .quantized.integers import OPS as INTEGER_OPS
+from .quantized.integers import expand_blocks, use_integers
 from .squares import multiply_squares
 from .transposed_concat import transpose_before_concat
 from .transposed_matmul import swap_transposed_matmuls
@@ -110,6 +111,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("transposed_concat", "simplify", lambda graph, at: transpose_before_concat(graph)),
     Pass("expand_blocks", "fold", lambda graph, at: expand_blocks(graph, at.targets)),
     Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
+    Pass("channels_last", "fold", lambda graph, at: put_channels_last(graph, at.targets)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse_attention", "fuse", lambda graph, at: fuse_attention(graph, at.targets, at.mutable)),

@@ -109,8 +109,10 @@ def _conv_dequantized(attributes: Attributes, *operands: Any) -> Array:
 
 def _conv_requantized(attributes: Attributes, *operands: Any) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = (*operands, None)[:9]
-    sums = _conv_integer(attributes, x, w, x_zero.reshape(()), w_zero)
-    return _requantized(sums, x_scale, w_scale, 1, scale, zero, bias, attributes["relu"])
+    last = attributes["channels_last"]
+    sums = _conv_integer(attributes, np.moveaxis(x, -1, 1) if last else x, w, x_zero.reshape(()), w_zero)
+    y = _requantized(sums, x_scale, w_scale, 1, scale, zero, bias, attributes["relu"])
+    return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if last else y
 
 
 def _add_requantized(attributes: Attributes, *operands: Any) -> Array:

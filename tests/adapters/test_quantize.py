@@ -11,7 +11,7 @@ import dataflow as df
 from dataflow import ops
 from dataflow.adapters.quantize import in_blocks
 from dataflow.ir.kernel import Targets
-from dataflow.passes.quantized import expand_blocks
+from dataflow.passes.quantized.integers import expand_blocks
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 WORDS = {"words": np.random.default_rng(0).integers(0, 9, (6, 5))}

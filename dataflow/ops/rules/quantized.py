@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir.dims import Dim
+from ...ir.graph import Node
 from ...ir.types import DType, TensorType, float32, int8, int16, int32, uint8, uint16
 from ..conv import conv
-from ..infer import alike, need, normal_axis
+from ..infer import alike, need, normal_axis, operand, product
 from ..linalg import matmul
 
 BYTES = (int8, uint8)
@@ -57,6 +58,20 @@ def dynamic_infer(x: TensorType) -> tuple[TensorType, TensorType, TensorType]:
     """Integers, scale and zero point of an array of float32."""
     need(x.dtype == float32, f"dynamic_quantize: x is {x}; expected float32")
     return TensorType(uint8, x.shape), TensorType(float32, ()), TensorType(uint8, ())
+
+
+def last_perm(rank: int) -> tuple[int, ...]:
+    """The permutation of (N, C, spatial...) that puts the channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def first_perm(rank: int) -> tuple[int, ...]:
+    """The permutation of (N, spatial..., C) that puts the channels behind the batch."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _permuted(x: TensorType, perm: tuple[int, ...]) -> TensorType:
+    return TensorType(x.dtype, tuple(x.shape[axis] for axis in perm))
 
 
 def _check_factors(name: str, *types: tuple[TensorType, TensorType | None]) -> None:
@@ -183,11 +198,16 @@ def conv_dequantized_infer(*types: TensorType, w_axis: int, **window: Any) -> Te
     return y
 
 
-def conv_requantized_infer(*types: TensorType, w_axis: int, relu: bool, **window: Any) -> TensorType:
+def conv_requantized_infer(
+    x: TensorType, *types: TensorType, w_axis: int, relu: bool, channels_last: bool, **window: Any
+) -> TensorType:
     """Integers of ``conv_requantized``; raises InputError unless scales, bias and window fit."""
-    y = _conv_infer("conv_requantized", _check_result("conv_requantized", *types[6:8]), types, w_axis, window)
-    _check_bias("conv_requantized", types[8] if len(types) > 8 else None, y, 1, (float32, int32))
-    return y
+    if channels_last:
+        x = _permuted(x, first_perm(x.rank))
+    dtype = _check_result("conv_requantized", *types[5:7])
+    y = _conv_infer("conv_requantized", dtype, (x, *types), w_axis, window)
+    _check_bias("conv_requantized", types[7] if len(types) > 7 else None, y, 1, (float32, int32))
+    return _permuted(y, last_perm(y.rank)) if channels_last else y
 
 
 def add_requantized_infer(*types: TensorType, relu: bool) -> TensorType:
@@ -198,3 +218,18 @@ def add_requantized_infer(*types: TensorType, relu: bool) -> TensorType:
     need(all(types[i].rank == 0 for i in (1, 2, 4, 5, 6, 7)), "add_requantized: scales and zero points are one number")
     alike("add_requantized", TensorType(dtype, a.shape), TensorType(dtype, b.shape))
     return TensorType(dtype, a.shape)
+
+
+def conv_cost(node: Node) -> int:
+    """Two operations per weight and element of the result."""
+    y = node.outputs[0]
+    assert y is not None
+    weight = next(v for v in node.inputs[1:] if v is not None and v.type.rank == y.type.rank)
+    return 2 * y.type.elements * int(product(weight.type.shape[1:]))
+
+
+def product_cost(node: Node) -> int:
+    """Two operations per column of the first operand and element of the result."""
+    y = node.outputs[0]
+    assert y is not None
+    return 2 * y.type.elements * int(operand(node).type.sizes[-1])

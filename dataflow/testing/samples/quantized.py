@@ -144,6 +144,10 @@ def _convolutions() -> list[Sample]:
         rows.append(Sample(ops.conv_requantized, (*first, *second, *result), {**window, "relu": True}))
         bias = i(filters, low=-20000, high=20000, dtype=int32) if index % 2 else _even_units(filters)
         rows.append(Sample(ops.conv_requantized, (*first, *second, *result, bias), window))
+        if window["groups"] == 1 or window["groups"] == image[1] == filters:
+            last = _bytes(image[0], *image[2:], image[1], dtype=left)
+            operands = (last, *first[1:], *second, *result, bias)
+            rows.append(Sample(ops.conv_requantized, operands, {**window, "channels_last": True}))
     return rows
 
 

@@ -5,13 +5,15 @@
  *   conv_dequantized  y x_scale w_scale[f] + bias[f]
  *   conv_requantized  round((y + bias[f]) x_scale w_scale[f] / y_scale) + y_zero, saturated
  *
- * x: (N, G C, in...), w: (G F, C, kernel...), y: (N, G F, out...). Filters are rows, signed and
+ * x: (N, G C, in...), w: (G F, C, kernel...), y: (N, G F, out...), or with channels last as
+ * quantized/last.h has it. Filters are rows, signed and
  * packed beforehand where they are constant; positions are columns, unsigned. First four channels
  * each are interleaved, with their padding (quantized/interleave.h). A task then gathers the steps
  * of some panels of positions, which stay in the second cache while panels of filters pass over
  * them. Where a position reads just its own place, it interleaves channels into panels itself. */
 #include "quantized/depthwise.h"
 #include "quantized/images.h"
+#include "quantized/last.h"
 #include "quantized/operands.h"
 #include "quantized/pack.h"
 
@@ -188,11 +190,35 @@ static void fill_vectors(convolution *c, int32_t *vectors, const int32_t *sums) 
   e->row_bias = o->bias && o->form == DF_BYTE_FLOATS ? o->bias->data : NULL;
 }
 
+/* Whether images have their channels last. */
+static int is_last(const df_attribute *const *attributes, int32_t count, df_byte_form form) {
+  return form == DF_BYTE_STEPS &&
+         df_attribute_int(attributes, count, DF_CONV_REQUANTIZED_CHANNELS_LAST) != 0;
+}
+
+/* |to| = |shape| with the channels behind the batch. */
+static const int64_t *channels_first(int64_t to[DF_AXES + 2], const int64_t *shape, int32_t rank) {
+  to[0] = shape[0];
+  to[1] = shape[rank - 1];
+  for (int32_t axis = 2; axis < rank; axis++)
+    to[axis] = shape[axis - 1];
+  return to;
+}
+
+static df_conv conv_of(const int64_t *x, const int64_t *w, const int64_t *y, int32_t rank,
+                       const df_attribute *const *attributes, int32_t count, df_byte_form form) {
+  int64_t in[DF_AXES + 2], out[DF_AXES + 2];
+  if (is_last(attributes, count, form)) {
+    x = channels_first(in, x, rank);
+    y = channels_first(out, y, rank);
+  }
+  return df_conv_as_row(df_conv_make(x, w, y, rank, attributes, count, DF_CONV_STRIDES));
+}
+
 static df_conv conv_of_node(const df_node *node, df_byte_form form) {
   const df_operand *x = node->inputs[0], *w = node->inputs[df_byte_right(form)];
-  df_conv conv =
-      df_conv_as_row(df_conv_make(x->shape, w->shape, node->outputs[0]->shape, x->rank,
-                                  node->attributes, node->n_attributes, DF_CONV_STRIDES));
+  df_conv conv = conv_of(x->shape, w->shape, node->outputs[0]->shape, x->rank, node->attributes,
+                         node->n_attributes, form);
   conv.uses = node->flags >> df_byte_right(form) & 1 ? 0 : conv.batch;
   return conv;
 }
@@ -200,16 +226,22 @@ static df_conv conv_of_node(const df_node *node, df_byte_form form) {
 static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
   convolution c = {.o = df_byte_operands_of(call, form), .workspace = call->workspace};
   const df_tensor *x = c.o.left, *weight = c.o.right, *y = call->outputs[0];
-  df_conv conv =
-      df_conv_as_row(df_conv_make(x->shape, weight->shape, y->shape, x->rank, call->attributes,
-                                  call->n_attributes, DF_CONV_STRIDES));
+  df_conv conv = conv_of(x->shape, weight->shape, y->shape, x->rank, call->attributes,
+                         call->n_attributes, form);
+  const int last = is_last(call->attributes, call->n_attributes, form);
   c.epilogue = df_byte_epilogue_of(&c.o, y->data, conv.window.out_size, relu);
-  if (df_byte_depthwise_takes(&conv)) {
-    DF_NAME(df_byte_depthwise_run)(call, &conv, &c.o, &c.epilogue);
-    return DF_OK;
-  }
+  const int depthwise = df_byte_depthwise_takes(&conv);
   c.packed = call->prepacked ? call->prepacked[0] : NULL;
   conv.uses = c.packed ? 0 : conv.batch;
+  if (last || depthwise) {
+    if (!last)
+      DF_NAME(df_byte_depthwise_run)(call, &conv, &c.o, &c.epilogue);
+    else if (depthwise)
+      DF_NAME(df_byte_depthwise_last_run)(call, &conv, c.packed, &c.o, &c.epilogue);
+    else
+      DF_NAME(df_byte_last_run)(call, &conv, c.packed, &c.o, &c.epilogue);
+    return DF_OK;
+  }
   c.images = DF_NAME(df_byte_images_of)(&conv);
   c.images.x = x->data;
   c.images.interleaved = c.workspace;
@@ -231,9 +263,17 @@ static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
 /* The panels depend on the weights alone, not on the images. */
 static void prepack(const df_node *node, const void *source, void *prepacked, df_byte_form form) {
   const df_conv conv = conv_of_node(node, form);
+  const uint8_t sign = df_byte_sign(node->inputs[df_byte_right(form)]->dtype, 0);
+  if (is_last(node->attributes, node->n_attributes, form)) {
+    if (df_byte_depthwise_takes(&conv))
+      DF_NAME(df_byte_depthwise_last_prepack)(&conv, source, sign, prepacked);
+    else
+      DF_NAME(df_byte_last_prepack)(&conv, source, sign, prepacked);
+    return;
+  }
   const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
   const plan w = make_plan(&images, 1);
-  pack_weights(&w, source, df_byte_sign(node->inputs[df_byte_right(form)]->dtype, 0), prepacked);
+  pack_weights(&w, source, sign, prepacked);
 }
 
 static void prepack_second(const df_node *node, void *state, const void *source, void *prepacked) {
@@ -246,29 +286,56 @@ static void prepack_fourth(const df_node *node, void *state, const void *source,
   prepack(node, source, prepacked, DF_BYTE_FLOATS);
 }
 
+static void prepack_steps(const df_node *node, void *state, const void *source, void *prepacked) {
+  (void)state;
+  prepack(node, source, prepacked, DF_BYTE_STEPS);
+}
+
 static df_status prepare(const df_node *node, df_prepared *out, df_byte_form form) {
   const int32_t right = df_byte_right(form);
   const df_conv conv = conv_of_node(node, form);
-  if (df_byte_depthwise_takes(&conv)) {
+  const int last = is_last(node->attributes, node->n_attributes, form);
+  int64_t bytes;
+  if (df_byte_depthwise_takes(&conv) && !last) {
     out->workspace = DF_NAME(df_byte_depthwise_workspace)(&conv) * node->threads;
     return DF_OK;
   }
-  const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
-  const plan w = make_plan(&images, node->threads);
-  out->workspace = w.workspace + w.scratch * node->threads;
+  if (df_byte_depthwise_takes(&conv)) {
+    out->workspace = DF_NAME(df_byte_depthwise_last_workspace)(&conv, node->threads);
+    bytes = DF_NAME(df_byte_depthwise_last_prepack_bytes)(&conv);
+  } else if (last) {
+    out->workspace = DF_NAME(df_byte_last_workspace)(&conv, node->inputs[0]->dtype, node->threads);
+    bytes = DF_NAME(df_byte_last_prepack_bytes)(&conv);
+  } else {
+    const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
+    const plan w = make_plan(&images, node->threads);
+    out->workspace = w.workspace + w.scratch * node->threads;
+    bytes = weight_bytes(&w);
+  }
   if (!conv.uses) {
     out->replaced = 1 << right;
-    df_ask_prepack(out, right, 0, weight_bytes(&w), right == 1 ? prepack_second : prepack_fourth);
+    df_ask_prepack(out, right, 0, bytes,
+                   form == DF_BYTE_SUMS     ? prepack_second
+                   : form == DF_BYTE_FLOATS ? prepack_fourth
+                                            : prepack_steps);
   }
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node, df_byte_form form) {
-  const df_operand *x = node->inputs[0], *w = node->inputs[df_byte_right(form)];
-  const char *reason = df_conv_accepts_shape(node, x, w, node->outputs[0], DF_CONV_STRIDES);
+  const df_operand *x = node->inputs[0];
+  if (x->rank < 3 || x->rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  const char *reason = df_accepts_elements(node);
   if (reason)
     return reason;
   const df_conv conv = conv_of_node(node, form);
+  reason = df_conv_accepts(&conv);
+  if (reason)
+    return reason;
+  if (is_last(node->attributes, node->n_attributes, form) && !df_byte_last_takes(&conv) &&
+      !df_byte_depthwise_takes(&conv))
+    return "groups of channels don't lie together";
   return conv.window.taps > DF_MOST_TAPS ? "the kernel has too many taps" : NULL;
 }
 

@@ -17,4 +17,14 @@ void DF_NAME(df_byte_depthwise_run)(const df_call *call, const df_conv *conv,
                                     const df_byte_operands *operands,
                                     const df_byte_epilogue *epilogue);
 
+/* The same of images with their channels last, whose results are steps. Weights are packed
+ * beforehand where they are constant; otherwise |prepacked| is null. */
+int64_t DF_NAME(df_byte_depthwise_last_workspace)(const df_conv *conv, int32_t threads);
+int64_t DF_NAME(df_byte_depthwise_last_prepack_bytes)(const df_conv *conv);
+void DF_NAME(df_byte_depthwise_last_prepack)(const df_conv *conv, const uint8_t *weight,
+                                             uint8_t sign, uint8_t *prepacked);
+void DF_NAME(df_byte_depthwise_last_run)(const df_call *call, const df_conv *conv,
+                                         const uint8_t *prepacked, const df_byte_operands *operands,
+                                         const df_byte_epilogue *epilogue);
+
 #endif

@@ -6,7 +6,7 @@
 #ifndef DF_CPU_QUANTIZED_OPERANDS_H
 #define DF_CPU_QUANTIZED_OPERANDS_H
 
-#include "quantized/product.h"
+#include "quantized/pack.h"
 
 #include <math.h>
 
@@ -83,6 +83,33 @@ static inline df_byte_epilogue df_byte_epilogue_of(const df_byte_operands *o, vo
     e.most = is_unsigned ? UINT8_MAX : INT8_MAX;
   }
   return e;
+}
+
+/* The epilogue's three arrays by column, |pitch| bytes apart in |vectors|, of requantized filters
+ * that are |k| weights each and begin with their |sums|; what is behind the last is zero. */
+static inline void df_byte_fill_columns(const df_byte_operands *o, df_byte_epilogue *e,
+                                        uint8_t *vectors, int64_t pitch, const void *sums,
+                                        int64_t filters, int64_t k) {
+  const uint32_t left = (uint32_t)df_byte_zero(o->left_zero, 0, o->left->dtype, 1);
+  const float x_scale = df_byte_float(o->left_scale, 0), y_scale = df_byte_float(o->y_scale, 0);
+  const float *scales = o->right_scale->data;
+  const int64_t each = df_elements(o->right_scale) > 1;
+  int32_t *add = (int32_t *)(void *)vectors, *zero = (int32_t *)(void *)(vectors + pitch);
+  float *scale = (float *)(void *)(vectors + 2 * pitch);
+  int32_t any = 0;
+  memset(vectors, 0, (size_t)(3 * pitch));
+  for (int64_t f = 0; f < filters; f++)
+    add[f] = df_byte_bias(o, f);
+  for (int64_t f = 0; f < filters; f++)
+    any |= zero[f] = df_byte_zero(o->right_zero, f, o->right->dtype, 0);
+  for (int64_t f = 0; f < filters; f++) {
+    const uint32_t rest = (uint32_t)((const int32_t *)sums)[f] - (uint32_t)k * (uint32_t)zero[f];
+    add[f] = (int32_t)((uint32_t)add[f] - left * rest);
+    scale[f] = x_scale * scales[f * each] / y_scale;
+  }
+  e->column_add = add;
+  e->column_zero = any ? zero : NULL;
+  e->column_scale = scale;
 }
 
 /* The kernel of an op by the functions |accepts|, |prepare| and |run| of the file that it is in. */

@@ -55,12 +55,34 @@ FINISH_INLINE void finish(df_byte_form form, int filters, const df_byte_epilogue
     }
 }
 
+/* Steps where only columns have a sum and a scale, which stay in registers for all rows. */
+static void finish_columns(const df_byte_epilogue *e, const int32_t *sums, int64_t row,
+                           int64_t rows, int64_t column, int64_t columns) {
+  const df_rounding r = df_rounding_of(e->zero, e->least, e->most);
+  for (int64_t j = 0; j < columns; j += DF_LANES) {
+    const df_uvec add = load_wrapping(e->column_add + column + j);
+    const df_vec scale = vec_load(e->column_scale + column + j);
+    const int64_t count = df_min(DF_LANES, columns - j);
+    uint8_t *to = (uint8_t *)e->out + row * e->out_row + column + j;
+    for (int64_t i = 0; i < rows; i++, to += e->out_row) {
+      const df_uvec sum = load_wrapping(sums + i * DF_BYTE_COLUMNS + j) + add;
+      const df_bytes steps =
+          df_round_steps(__builtin_convertvector((df_ivec)sum, df_vec) * scale, &r);
+      df_store_bytes(to, (const uint8_t *)&steps, DF_LANES, count);
+    }
+  }
+}
+
 void DF_NAME(df_byte_finish)(const df_byte_epilogue *epilogue, const int32_t *sums, int64_t row,
                              int64_t rows, int64_t column, int64_t columns) {
   const df_byte_epilogue e = *epilogue;
   const int filters =
       e.row_add && !e.column_add && !e.row_zero && !e.column_zero && e.row_scale && !e.column_bias;
-  if (e.form == DF_BYTE_SUMS)
+  const int by_columns =
+      e.column_add && !e.row_add && !e.row_zero && !e.column_zero && !e.row_scale;
+  if (e.form == DF_BYTE_STEPS && by_columns)
+    finish_columns(&e, sums, row, rows, column, columns);
+  else if (e.form == DF_BYTE_SUMS)
     finish(DF_BYTE_SUMS, 0, &e, sums, row, rows, column, columns);
   else if (e.form == DF_BYTE_FLOATS && filters)
     finish(DF_BYTE_FLOATS, 1, &e, sums, row, rows, column, columns);

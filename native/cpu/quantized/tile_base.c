@@ -4,6 +4,7 @@
 #include "quantized/tile.h"
 
 #define DF_BYTE_TILES DF_NAME(df_byte_tiles_base)
+#define DF_BYTE_TAPS DF_NAME(df_byte_taps_base)
 #define DF_BYTE_TOGETHER (DF_LANES == 16 ? 7 : 3)
 
 /* The first and third byte of each step, and the second and fourth. */
@@ -31,3 +32,5 @@ static inline __attribute__((always_inline)) df_ivec add_products(df_ivec sum, p
 }
 
 #include "quantized/tile_loops.h"
+
+#include "quantized/taps_loops.h"

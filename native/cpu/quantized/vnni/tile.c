@@ -3,6 +3,7 @@
 #include "quantized/tile.h"
 
 #define DF_BYTE_TILES DF_NAME(df_byte_tiles_vnni)
+#define DF_BYTE_TAPS DF_NAME(df_byte_taps_vnni)
 #define DF_BYTE_TOGETHER DF_BYTE_ROWS
 
 typedef df_ivec unsigned_operand, signed_operand;
@@ -20,3 +21,5 @@ static inline __attribute__((always_inline)) df_ivec add_products(df_ivec sum, d
 }
 
 #include "quantized/tile_loops.h"
+
+#include "quantized/taps_loops.h"

@@ -11,18 +11,18 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node
-from ..ir.kernel import Targets
-from ..ir.rewrite import rewrite
-from ..ir.value import Value
-from ..ops import quantized
-from ..ops.pool import max_pool
-from ..ops.quantized import dequantize, matmul_blocks, quantize
-from ..ops.rules.quantized_blocks import matmul_blocks_decompose
-from ..ops.shape import reshape, transpose
-from .dead_code import eliminate_dead_code
-from .fuse import fuse
+from ...ir.builder import GraphBuilder
+from ...ir.graph import Graph, Node
+from ...ir.kernel import Targets
+from ...ir.rewrite import rewrite
+from ...ir.value import Value
+from ...ops import quantized
+from ...ops.pool import max_pool
+from ...ops.quantized import dequantize, matmul_blocks, quantize
+from ...ops.rules.quantized_blocks import matmul_blocks_decompose
+from ...ops.shape import reshape, transpose
+from ..dead_code import eliminate_dead_code
+from ..fuse import fuse
 
 OPS = frozenset(op.name for op in quantized.OPS)
 
