@@ -7,7 +7,7 @@ The environment decides which architectures there are: PyTorch's own layers alwa
 it; ``target``, what the mean squared error of the first output is taken to; ``loss``, and per parameter
 ``gradient/PARAMETER``, at up to 4096 elements ``positions/PARAMETER``, and ``float32/PARAMETER``, the norm of what it
 differs by in float32; ``names/VARIANT``, rows of parameter, the initializer that holds it, and "1" where it lies there
-transposed; ``elements/VARIANT/PARAMETER/INITIALIZER``, where it lies there in another order, as weights of LSTMs do:
+transposed, or the function of it that lies there, of ``FUNCTIONS``; ``elements/VARIANT/PARAMETER/INITIALIZER``, where it lies there in another order, as weights of LSTMs do:
 rows of the element in ``positions`` and of that in the initializer.
 """
 
@@ -39,6 +39,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 FAMILIES = {"networks": "torch", "text": "transformers", "perception": "transformers", "vision": "torchvision"}
 SAMPLED = 4096
 SECONDS = 400
+FUNCTIONS = {"1-x": lambda x: 1 - x, "-exp(x)": lambda x: -np.exp(x)}  # of parameters, which exporters compute
 
 
 def known() -> dict[str, Architecture]:
@@ -131,7 +132,7 @@ def folded(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def parameter_names(path: Path, module: torch.nn.Module) -> np.ndarray:
-    """Rows of parameter, initializer, and "1" where that is transposed; only what is found by its numbers."""
+    """Rows of parameter, initializer, and how that holds it; only what is found by its numbers."""
     stored: dict[int, list[tuple[str, np.ndarray]]] = {}
     for tensor in onnx.load(path).graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
@@ -145,6 +146,10 @@ def parameter_names(path: Path, module: torch.nn.Module) -> np.ndarray:
                 rows.append((name, own, "0"))
             elif data.ndim == 2 == array.ndim and data.T.shape == array.shape and near(data.T, array):
                 rows.append((name, own, "1"))
+            elif data.squeeze().shape == array.squeeze().shape:
+                rows += [
+                    (name, own, text) for text, of in FUNCTIONS.items() if near(data.squeeze(), of(array).squeeze())
+                ]
     return np.array(rows).reshape(-1, 3)
 
 

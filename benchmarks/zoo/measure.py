@@ -29,7 +29,7 @@ from dataflow.cli.bench import random_arguments
 
 EPSILON = 2.0**-24
 STEPS = 20
-RATE = 1e-4  # deep nets with fixed statistics of batches leave their losses with a larger one
+RATES = (1e-4, 1e-6)  # deep nets with fixed statistics of batches leave their losses with a larger one
 FIRST_ROUNDS = LEAST_ROUNDS = 3
 TIMED_SECONDS = 30  # for the rounds of a model, if that is enough for the least
 ZERO = 1e-9  # of the typical gradient, which float64 leaves of zero
@@ -136,7 +136,7 @@ class Subject:
         """Of each parameter, against PyTorch's."""
         if "target" not in self.known:
             return {}
-        with self._trainer() as trainer:
+        with self._trainer(self.model, RATES[0]) as trainer:
             terms = trainer.forward(self._batch())
             trainer.backward()
             own = {name: array / terms["weight"] for name, array in trainer.gradients.items()}
@@ -161,9 +161,9 @@ class Subject:
         A parameter that is stored several times has a gradient in each copy.
         """
         sums: Arrays = {}
-        for parameter, name, transposed in self.known[f"names/{self.variant}"]:
+        for parameter, name, how in self.known[f"names/{self.variant}"]:
             if name in own and parameter in wanted:
-                array = own[name].T if transposed == "1" else own[name]
+                array = own[name].T if how == "1" else own[name] * self._factor(name, how)
                 part = array.reshape(-1)[self.known[f"positions/{parameter}"]]
                 sums[parameter] = sums.get(parameter, 0) + part
         prefix = f"elements/{self.variant}/"
@@ -175,25 +175,33 @@ class Subject:
                 sums[parameter][held] = own[name].reshape(-1)[positions]
         return sums
 
+    def _factor(self, name: str, how: str) -> np.ndarray | float:
+        """What a parameter's gradient is of that of a function of it, see ``export.py``."""
+        return {"1-x": -1.0, "-exp(x)": self.model.parameters[name].array}.get(how, 1.0)
+
     def steps(self) -> dict[str, Any]:
-        """Twenty steps of AdamW; the file saved then, in onnxruntime."""
+        """Twenty steps of AdamW, small ones where the loss rises; the file saved then, in onnxruntime."""
         if "target" not in self.known:
             return {}
-        with self._trainer() as trainer:
-            losses = [float(trainer.step(self._batch())) for _ in range(STEPS)]
+        for rate in RATES:
+            model = df.load(str(self.path))
+            with self._trainer(model, rate) as trainer:
+                losses = [float(trainer.step(self._batch())) for _ in range(STEPS)]
+            found = {"loss": losses[0], "last_loss": losses[-1], "falls": losses[-1] < losses[0], "rate": rate}
+            if found["falls"]:
+                break
         feeds = self.feeds(0) or {}
-        found: dict[str, Any] = {"loss": losses[0], "last_loss": losses[-1], "falls": losses[-1] < losses[0]}
         with tempfile.TemporaryDirectory() as folder:
-            df.save(self.model, f"{folder}/tuned.onnx")
+            df.save(model, f"{folder}/tuned.onnx")
             theirs = onnxruntime_session(f"{folder}/tuned.onnx", 1).run(None, feeds)
-        ours = df.Session(self.model, devices=["cpu"], threads=self.threads).run(feeds)
+        ours = df.Session(model, devices=["cpu"], threads=self.threads).run(feeds)
         found["saved_error"] = max(deviation(a, b) for a, b in zip(ours.values(), theirs, strict=True))
         return found
 
-    def _trainer(self) -> df.Trainer:
-        output = next(iter(self.model.outputs))
+    def _trainer(self, model: df.Model, rate: float) -> df.Trainer:
+        output = next(iter(model.outputs))
         return df.Trainer(
-            self.model, df.losses.MSE(), df.optim.AdamW(lr=RATE), output=output, metrics=[], devices=["cpu"],
+            model, df.losses.MSE(), df.optim.AdamW(lr=rate), output=output, metrics=[], devices=["cpu"],
             threads=self.threads, tie=False,
         )  # fmt: skip
 

@@ -245,7 +245,6 @@ def architectures() -> list[Architecture]:
                 SIZES,
                 OTHERS,
                 call=_logits_alone if alone else _logits,
-                trains=kind != "rwkv",  # of whose parameters the exporters store one minus them too
             )
         )
     found += [_cached(kind) for kind in CACHES]
