@@ -7,8 +7,9 @@ The environment decides which architectures there are: PyTorch's own layers alwa
 it; ``target``, what the mean squared error of the first output is taken to; ``loss``, and per parameter
 ``gradient/PARAMETER``, at up to 4096 elements ``positions/PARAMETER``, and ``float32/PARAMETER``, the norm of what it
 differs by in float32; ``names/VARIANT``, rows of parameter, the initializer that holds it, and "1" where it lies there
-transposed, or the function of it that lies there, of ``FUNCTIONS``; ``elements/VARIANT/PARAMETER/INITIALIZER``, where it lies there in another order, as weights of LSTMs do:
-rows of the element in ``positions`` and of that in the initializer.
+transposed, or the function of it that lies there, of ``FUNCTIONS``; ``elements/VARIANT/PARAMETER/INITIALIZER``, where
+it lies there in another order, as weights of LSTMs do: rows of the element in ``positions`` and of that in the
+initializer.
 """
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ class Importer:
             if role == "statistic":
                 self.roles[name] = role, False
             elif (array.size > 1 or (single and array.size == 1 and array.ndim > 0)) and _is_finite(array):
-                self.roles[name] = role, trainable and role == "parameter"
+                self.roles[name] = role, trainable and role == "parameter" and name not in self.record.noted.buffers
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
@@ -512,7 +512,8 @@ class Importer:
         graph = self.builder.finish()
         stored: dict[Value, Initializer] = {}
         for value, data in graph.initializers.items():
-            role, trainable = self.roles.get(value.name, ("constant", False))
+            learned = value.name in self.record.noted.parameters and data.array.dtype.kind in "fV"
+            role, trainable = self.roles.get(value.name, ("parameter", True) if learned else ("constant", False))
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
         return dataclasses.replace(graph, initializers=stored)
 

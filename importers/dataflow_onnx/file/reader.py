@@ -21,6 +21,7 @@ from dataflow.plugin import MOST_AXES
 from .external import ExternalData
 from .functions import check_functions
 from .node_order import sort_nodes
+from .noted import FOLDED, SIGNATURE, noted
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .value_types import DTYPE_OF, ValueType, declared_type, form_of, form_of_output, type_in_body, type_of_input
@@ -86,7 +87,14 @@ def _records(content: Content, path: str) -> ModelRecord:
         opsets |= {"": 7, BEFORE_7: 1}
     folder, external = str(reader.external.folder), reader.external.used
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata)
+    folded = {value.name: _noted(value, FOLDED) for value in proto.graph.value_info if _noted(value, FOLDED)}
+    known = noted(graph, _noted(proto.graph, SIGNATURE), folded)
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known)
+
+
+def _noted(proto: onnx.ValueInfoProto | GraphProto, key: str) -> str:
+    """The text that a tool noted under a key; "" where there is none."""
+    return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
 
 
 def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:

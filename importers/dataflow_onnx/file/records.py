@@ -106,6 +106,19 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Names of stored tensors, as far as a file says what they are.
+
+    Attributes:
+        parameters: of a module of PyTorch.
+        buffers: no parameters, nor computed from some.
+    """
+
+    parameters: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecord:
     """A file.
 
@@ -113,6 +126,7 @@ class ModelRecord:
         opsets: domain to version; "" is ONNX's own domain.
         content: the bytes of the file.
         metadata: its texts by key.
+        noted: what it says of its stored tensors.
     """
 
     graph: GraphRecord
@@ -122,6 +136,7 @@ class ModelRecord:
     folder: str
     external: bool
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
+    noted: Noted = Noted()
 
 
 @dataclass(frozen=True, slots=True)

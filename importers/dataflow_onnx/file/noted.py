@@ -1,0 +1,43 @@
+"""What a file says of its stored floats: parameters of a module, or tables, masks and frequencies beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from .records import GraphRecord, Noted
+
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+# torch/export/graph_signature.py and onnxscript/optimizer/_constant_folding.py of 2.13 and 0.7 write them
+_TARGET = re.compile(r"^\w+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
+_NAME = re.compile(r"'([^']*)'")
+
+
+def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Noted:
+    """What a file says of its stored tensors.
+
+    PyTorch notes in a graph what is a parameter of its module, and of which values it computed an initializer. Of other
+    files: where weights are initializers, what nodes of ``Constant`` have is no parameter.
+
+    Args:
+        graph: the main one.
+        signature: its text of ``SIGNATURE``; "" where it has none.
+        folded: texts of ``FOLDED`` by the names of its values.
+    """
+    kinds = {target: kind for kind, target in _TARGET.findall(signature)}
+    parameters = frozenset(target for target, kind in kinds.items() if kind == "PARAMETER")
+    buffers = set(kinds.keys() - parameters)
+    if parameters:
+        buffers |= {name for name, sources in folded.items() if parameters.isdisjoint(_NAME.findall(sources))}
+    if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
+        buffers.update(_constants(graph))
+    return Noted(parameters, frozenset(buffers))
+
+
+def _constants(graph: GraphRecord) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.op == "Constant":
+            yield from node.outputs
+        for body in node.bodies:
+            yield from _constants(body)

@@ -1,0 +1,83 @@
+"""Which stored floats are trained by default: what a file notes of them, else how they are stored and read."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from dataflow_onnx.file.noted import FOLDED, SIGNATURE
+from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
+
+node = helper.make_node
+RANDOM = np.random.default_rng(0)
+STORED = {
+    name: RANDOM.standard_normal(shape).astype(np.float32)
+    for name, shape in {
+        "fc.weight": (4, 4),
+        "rope.inv_freq": (4,),
+        "val_7": (4, 4),
+        "val_9": (4,),
+        "scale": (1,),
+        "decay": (4,),
+    }.items()
+}
+
+
+def model(*, constant=()):
+    """A product, sums, factors and an exponent; of what is named by ``constant`` nodes have the data."""
+    nodes = [
+        node("Constant", [], [name], value=numpy_helper.from_array(STORED[name], name)) for name in sorted(constant)
+    ]
+    nodes += [
+        node("MatMul", ["x", "fc.weight"], ["a"]),
+        node("Mul", ["a", "rope.inv_freq"], ["b"]),
+        node("MatMul", ["b", "val_7"], ["c"]),
+        node("Add", ["c", "val_9"], ["d"]),
+        node("Mul", ["d", "scale"], ["e"]),
+        node("Exp", ["decay"], ["f"]),
+        node("Mul", ["e", "f"], ["y"]),
+    ]
+    stored = [(name, array) for name, array in STORED.items() if name not in constant]
+    return onnx_model(nodes, [("x", 1, ["rows", 4])], [("y", 1, ["rows", 4])], stored)
+
+
+def trained(proto):
+    return {name for name, p in load_bytes(proto.SerializeToString()).parameters.items() if p.trainable}
+
+
+def note(entry, key, value):
+    found = entry.metadata_props.add()
+    found.key, found.value = key, value
+
+
+def noted(signature):
+    """The model as PyTorch's exporter writes it: val_7 was computed of a parameter, val_9 of a buffer."""
+    proto = model()
+    note(proto.graph, SIGNATURE, signature)
+    for name, sources in (("val_7", "['fc2.weight', 'val_3']"), ("val_9", "['rope.inv_freq', 'val_3', 'sin']")):
+        value = proto.graph.value_info.add()
+        value.name = name
+        note(value, FOLDED, sources)
+    return proto
+
+
+def test_the_signature_says_what_is_a_parameter():
+    lines = [
+        f"p_{i}: PARAMETER target='{name}'" for i, name in enumerate(("fc.weight", "fc2.weight", "scale", "decay"))
+    ]
+    lines += ["b_rope_inv_freq: BUFFER target='rope.inv_freq' persistent=False", "x: USER_INPUT"]
+    text = "\n# inputs\n" + "\n".join(lines) + "\n\n# outputs\ny: USER_OUTPUT\n"
+    assert trained(noted(text)) == {"fc.weight", "val_7", "scale", "decay"}
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "p: PARAMETER target=", "# inputs\nx: USER_INPUT\n"])
+def test_without_one_it_is_what_layers_read(text):
+    assert trained(noted(text)) == {"fc.weight", "val_7", "rope.inv_freq", "val_9"}
+
+
+def test_constants_beside_initializers_are_no_parameters():
+    assert trained(model(constant={"rope.inv_freq", "val_9"})) == {"fc.weight", "val_7"}
+
+
+def test_where_all_are_constants_they_are():
+    assert trained(model(constant=STORED)) == {"fc.weight", "val_7", "rope.inv_freq", "val_9"}
