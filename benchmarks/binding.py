@@ -7,6 +7,7 @@ several, each of another size, after the first that warm up; a ratio is that to 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import dataflow as df
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LAYERS, WIDTH, HEADS, INNER, WORDS = 4, 256, 4, 1024, 1000
 FIRST = 2  # bindings that do not count
+ALONE = 3  # lengths that training plans by themselves before it plans others ahead
 INFERENCE, TRAINING, NODE = 8.0, 15.0, 0.1  # milliseconds, the last per node
 ops = df.ops
 
@@ -70,11 +72,17 @@ def inference(rounds: int) -> float:
     return min(found[FIRST:])
 
 
-def training(rounds: int) -> float:
-    """Milliseconds by which the first step of a size is longer than the next."""
+def training(rounds: int) -> tuple[float, float, float]:
+    """Milliseconds by which the first step of a length is longer than the next, of lengths in no order.
+
+    Returns:
+        The least where a length is planned by itself, the median after some have shown that others are like them, and
+        the mean of all.
+    """
     found = []
+    lengths = np.random.default_rng(0).permutation(np.arange(8, 72))[: max(rounds, ALONE + 1) + FIRST].tolist()
     with df.Trainer(encoder(), "cross_entropy", df.optim.AdamW(lr=1e-4), devices=["cpu"], threads=2, metrics=[]) as t:
-        for length in range(8, 8 + FIRST + rounds):
+        for length in lengths:
             ids = np.zeros((2, length), np.int64)
             batch = {"ids": ids, "mask": np.zeros((2, 1, 1, length), np.float32), "labels": ids}
             times = []
@@ -83,7 +91,7 @@ def training(rounds: int) -> float:
                 t.step(batch)
                 times.append(taken(begin))
             found.append(times[0] - min(times[1:]))
-    return min(found[FIRST:])
+    return min(found[1:ALONE]), statistics.median(found[ALONE + 1 :]), sum(found) / len(found)
 
 
 def per_node(path: Path, rounds: int) -> tuple[float, int]:
@@ -101,10 +109,17 @@ def per_node(path: Path, rounds: int) -> tuple[float, int]:
 def main() -> None:
     """Measures, prints and keeps the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
     rows: list[dict[str, object]] = []
-    for what, measured, most in (("inference", inference(rounds), INFERENCE), ("training", training(rounds), TRAINING)):
+    alone, alike, mean = training(rounds)
+    several = (
+        ("inference", inference(rounds), INFERENCE),
+        ("training", alike, TRAINING),
+        ("training, mean of all", mean, TRAINING),
+        ("training, a length by itself", alone, TRAINING),
+    )
+    for what, measured, most in several:
         rows.append({"what": f"encoder, {what}", "ms": measured, "ratio": measured / most, "goal": 1.0})
     for path in sorted(LIGHT.glob("*.onnx")):
         measured, nodes = per_node(path, rounds)

@@ -19,7 +19,7 @@ from .execute.series import SeriesProgram, can_move
 from .execute.variables import Variables
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
-from .ir.graph import Graph
+from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
 from .passes.bind_shapes import dims_of
@@ -29,7 +29,6 @@ from .planning.series import series_of
 from .plugin.device import Refused
 from .plugin.registry import registry_of
 
-MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes that may never come, where no state says that they will
 Key = tuple[tuple[Hashable, ...], Hashable]  # kind of program, and what it was made for
 
 
@@ -215,17 +214,27 @@ class Engine:
         count: int,
         *,
         varying: Collection[str],
-        judge: Callable[[Lowered], None],
-        cap: int,
+        mutable: Collection[str] = (),
+        owners: Mapping[str, str] = MappingProxyType({}),
+        newest: Callable[[str], Array | None] = lambda name: None,
+        judge: Callable[[Lowered], None] = lambda lowered: None,
+        scratch: Scratch | None = None,
+        cap: int = 1,
+        most: int | None = None,
     ) -> SeriesProgram | str:
-        """The program of a series of plans, or why there is none.
+        """The program of a series of plans, or why there is none; see ``build``.
 
         Args:
             graphs: bound to the sizes of the first plan, of the second, and of the one ``count`` steps from the first.
             count: at least two.
             varying: names of values that are constant in each plan, but not the same in all.
-            judge: see ``build``.
+            mutable: as for ``build``.
+            owners: likewise.
+            newest: likewise.
+            judge: likewise.
+            scratch: likewise.
             cap: likewise.
+            most: bytes of scratch memory that the last plan may take; None: as many as there are.
 
         Raises:
             ModelError: no device takes a node.
@@ -234,22 +243,32 @@ class Engine:
         """
         if any(getattr(backend, "compiles", False) for backend in self.devices.backends.values()):
             return "a device compiles segments for their sizes"
+        goal, changing = self._how.memory, {*mutable, *varying}
+        if goal is not None and goal.is_budget:
+            return "the budget of memory holds for each plan by itself"
+        scratch = scratch or self._scratch
         rows = {} if self.state is None else _growing(self.state.state.pairs, graphs[0], graphs[2])
-        made = self.compile(graphs[2], mutable=varying, reserved=rows)
-        if self.state is None and made.plan.peak_bytes > MOST_AHEAD:
-            return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {MOST_AHEAD}"
-        first, second = (self.compile(graph, mutable=varying, reserved=rows) for graph in graphs[:2])
+        made = self.compile(graphs[2], mutable=changing, owners=owners, goal=goal, reserved=rows)
+        if most is not None and made.plan.peak_bytes > most:
+            return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {most}"
+        same = None if made.lowered.again is None else MemoryGoal(as_before=True)
+        first, second = (
+            self.compile(graph, mutable=changing, owners=owners, goal=same, reserved=rows) for graph in graphs[:2]
+        )
         if not can_move(made.plan, self.devices):
             return "a device cannot move from plan to plan"
         series = series_of(first.plan, second.plan, made.plan, count)
         if isinstance(series, str):
             return series
+        different = [k for k, d in made.initial.items() if not (_same(d, first.initial[k], second.initial[k]))]
+        if different:
+            return f"the constant {different[0]!r} depends on sizes"
         judge(made.lowered)
         present = self.variables.keys | self.variables.lent(made.plan, made.initial)
-        reserved = {} if self._scratch is None else self._scratch.sizes
+        reserved = {} if scratch is None else scratch.sizes
         check_budget(made.plan, self.devices.available, present, reserved, self.devices.account)
-        self.variables.require(made.plan, made.lowered, made.initial, lambda name: None)
-        return SeriesProgram(series, made.lowered, self.devices, self.variables, cap, self._scratch, self.state)
+        self.variables.require(made.plan, made.lowered, made.initial, newest)
+        return SeriesProgram(series, made.lowered, self.devices, self.variables, cap, scratch, self.state)
 
     def forget_programs(self) -> None:
         """Drops all programs; none may be running."""
@@ -276,3 +295,20 @@ def _growing(names: Iterable[str], first: Graph, last: Graph) -> dict[str, tuple
         for name, (_, last_sizes) in sizes.items()
         if sum(map(bool, grow[name])) == 1 == sum(by > 0 for by in grow[name])
     }
+
+
+def _same(one: Initializer, *others: Initializer) -> bool:
+    """Whether stored tensors of several graphs begin with the same data."""
+    return all(_equal(one.array, o.array) and _equal(one.factor, o.factor) for o in others)
+
+
+def _equal(one: Array | None, other: Array | None) -> bool:
+    if one is other:
+        return True
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if not any(one.strides) and not any(other.strides):  # one element, however often
+        one, other = one[(slice(1),) * one.ndim], other[(slice(1),) * other.ndim]
+    if one.dtype == object:
+        return bool((one == other).all())
+    return one.tobytes() == other.tobytes()

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import sizes_of_shapes
 from .execute.series import SeriesProgram
 from .host.fork import renew_in_child
-from .ir.dims import Dim, bind_size
 from .ir.graph import Graph, Node
 from .ir.lowered import Lowered
 from .ir.series import Line, NotInSeries, Shapes, step_between
 from .ir.types import Array
-from .ops.control_flow import if_
-from .ops.dynamic_shape import deferred, read_shape, require
-from .ops.dynamic_shape import sizes as sizes_op
-from .ops.infer import operand
-from .passes.bind_shapes import array_of_sizes, bind, dims_of, has_names
-from .passes.size_values import SizeValues
+from .passes.bind_shapes import array_of_sizes, bind
+from .passes.even_sizes import EvenSizes
 
 log = logging.getLogger("dataflow")
 
+MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes that may never come, where no state says that they will
 _FIRST_WAIT = 4  # runs after a series could not be made
 
 
@@ -41,18 +36,14 @@ class _Found:
     Attributes:
         line: of its shapes.
         form: the engine's name for it.
-        sizes: of the first, by name; ``step``: by how much each grows.
+        sizes: the named ones.
         fed: nodes of sizes by the name of the input that they have become.
     """
 
     line: Line
     form: Hashable
-    sizes: Mapping[str, int]
-    step: Mapping[str, int]
+    sizes: EvenSizes
     fed: Mapping[str, Node]
-
-    def sizes_at(self, t: int) -> dict[str, int]:
-        return {name: size + t * self.step[name] for name, size in self.sizes.items()}
 
 
 class RunSeries:
@@ -209,19 +200,21 @@ class RunSeries:
         count, graph = line.count, self._computing(self._graph, names)
         try:
             first, second, last = (sizes_of_shapes(self._graph.inputs, line.at(t)) for t in (0, 1, count))
-            step = {name: second[name] - size for name, size in first.items()}
-            grown = frozenset(name for name, by in step.items() if by)
-            nodes = [node for node in graph.nodes if node.op is sizes_op and has_names(node, grown)]
-            fed = {value.name: node for node in nodes for value in node.outputs if value is not None}
+            even = EvenSizes(first, {name: second[name] - size for name, size in first.items()}, count)
             form = (self._form, names, "series", line.start, line.step, count)
-            found = _Found(line, form, first, step, fed)
-            self._check(graph, grown, found)
+            found = _Found(line, form, even, even.fed(graph))
+            kernels = self._engine.registry.reference_kernels
+            why = even.why_uneven(graph, kernels)
+            if why is not None:
+                raise _NoSeries(why)
 
             def make() -> SeriesProgram:
-                kernels = self._engine.registry.reference_kernels
-                bound = [bind(graph, sizes, kernels, grown) for sizes in (first, second, last)]
-                varying = _varying(graph, grown)
-                made = self._engine.build_series(bound, count, varying=varying, judge=self._judge, cap=self._cap)
+                bound = [bind(graph, sizes, kernels, even.grown) for sizes in (first, second, last)]
+                varying = even.varying(graph)
+                most = MOST_AHEAD if self._engine.state is None else None
+                made = self._engine.build_series(
+                    bound, count, varying=varying, judge=self._judge, cap=self._cap, most=most
+                )
                 if isinstance(made, str):
                     raise _NoSeries(made)
                 return made
@@ -231,32 +224,6 @@ class RunSeries:
             raise _NoSeries(str(error)) from error
         assert isinstance(program, SeriesProgram)
         return found, program
-
-    def _check(self, graph: Graph, grown: frozenset[str], found: _Found) -> None:
-        """Raises _NoSeries where sizes decide about more than shapes, or shapes don't grow in equal steps."""
-        for node in graph.nodes:
-            if node.op in (deferred, read_shape) or any(not dims_of(body).isdisjoint(grown) for body in node.bodies):
-                raise _NoSeries(f"{node.describe()} depends on sizes")
-        uneven = {dim for dim in _dims(graph) if not dim.is_linear and not dim.names.isdisjoint(grown)}
-        required = [node for node in graph.nodes if node.op is require and has_names(node, grown)]
-        values = SizeValues.of(graph)
-        branches = [operand(node) for node in graph.nodes if node.op is if_ and values.is_static(operand(node))]
-        if not uneven and not required and not branches:
-            return
-        kernels = self._engine.registry.reference_kernels
-        seen: list[list[Any]] = []
-        for t in range(found.line.count + 1):
-            sizes = found.sizes_at(t)
-            for node in required:
-                left, right = (bind_size(node.attributes[side], sizes) for side in ("left", "right"))
-                if (left == right) != bool(node.attributes["equal"]):
-                    raise _NoSeries(f"with {sizes}, {node.attributes['text']}")
-            taken = [None if c is None else bool(c) for c in (values.compute(v, sizes, kernels) for v in branches)]
-            seen.append([*(bind_size(dim, sizes) for dim in uneven), taken])
-        for t, now in enumerate(seen):
-            even = all(c - a == t * (b - a) for a, b, c in zip(seen[0][:-1], seen[1][:-1], now[:-1], strict=True))
-            if not even or now[-1] != seen[0][-1]:
-                raise _NoSeries(f"a size does not grow in equal steps up to {found.sizes_at(t)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +239,7 @@ class _Member:
         results = self.program.results_at(self.number).arrays(out, arguments)
         fed = self.found.fed
         if fed:
-            sizes = self.found.sizes_at(self.number)
+            sizes = self.found.sizes.at(self.number)
             arguments = {**arguments, **{name: array_of_sizes(node, sizes) for name, node in fed.items()}}
         try:
             self.program.run_at(self.number, arguments, results)
@@ -301,23 +268,3 @@ class _Following:
     shapes: Shapes
     member: _Member
     changes: int
-
-
-def _varying(graph: Graph, grown: frozenset[str]) -> frozenset[str]:
-    """Names of the values whose sizes or elements are others in each plan, though no input tells them."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        results = [value for value in node.outputs if value is not None]
-        sizes = [dim for value in results for dim in value.type.shape if isinstance(dim, Dim)]
-        if has_names(node, grown) or any(not dim.names.isdisjoint(grown) for dim in sizes):
-            found.update(value.name for value in results)
-    return frozenset(found)
-
-
-def _dims(graph: Graph) -> Iterator[Dim]:
-    """The sizes with names that the types and attributes of a graph have, but for sizes that are data."""
-    nodes = [node for node in graph.nodes if node.op is not sizes_op]
-    shapes: list[Sequence[Any]] = [value.type.shape for value in graph.values()]
-    shapes += [a if isinstance(a, tuple) else (a,) for node in nodes for a in node.attributes.values()]
-    for shape in shapes:
-        yield from (item for item in shape if isinstance(item, Dim))

@@ -23,7 +23,7 @@ from .variables import Variables
 PERSISTENT = frozenset({"weights", "state", "prepacks"})  # kinds of arenas that outlive a run
 
 
-class _Seat:
+class Seat:
     """A Bound, made when it is first needed, and a lock that is held while it runs."""
 
     __slots__ = ("bound", "generation", "lock", "sides")
@@ -71,7 +71,7 @@ class Program:
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self.marks: Marks | None = None
         self._cap = cap
-        self._seats: list[_Seat] = []
+        self._seats: list[Seat] = []
         self._growing = threading.Lock()
         self._queue = 0
         renew_in_child(self)
@@ -111,6 +111,10 @@ class Program:
         kept = () if self._state is None else self._state.state.pairs
         return {name: operand.type for name, operand in plan.outputs.items() if name not in kept}
 
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Contiguous, aligned arrays of its inputs' dtypes, by name; see ``checked_array``."""
+        return self.arguments.checked(given)
+
     def kept(self, name: str) -> Array:
         """A copy of a state that lies in scratch memory, as the run before left it; where ``cap`` is one."""
         (bound,) = self.bounds
@@ -121,19 +125,19 @@ class Program:
         """Those that were made so far."""
         return tuple(seat.bound for seat in self._seats if seat.bound is not None)
 
-    def _seat(self) -> _Seat:
+    def _seat(self) -> Seat:
         """A free seat, else one to wait for: they are waited for in turn."""
         for seat in self._seats:
             if not seat.lock.locked():
                 return seat
         with self._growing:
             if len(self._seats) < self._cap:
-                self._seats.append(_Seat())
+                self._seats.append(Seat())
                 return self._seats[-1]
         self._queue = (self._queue + 1) % self._cap
         return self._seats[self._queue]
 
-    def _bind(self, seat: _Seat) -> Bound:
+    def _bind(self, seat: Seat) -> Bound:
         scratch = self._scratch
         if scratch is not None:
             scratch.reserve(self.plan)

@@ -17,18 +17,18 @@ from ..ir.series import NotInSeries, Series
 from ..ir.types import Array, TensorType
 from ..plugin.device import Buffer
 from .arguments import Results
-from .bound import Bound, in_sequence
+from .bound import Bound, Stages, in_sequence
 from .devices import Devices
-from .program import Program
+from .program import Program, Seat
 from .run_state import KeptState
 from .scratch import Scratch
 from .variables import Variables
 
 
 def can_move(plan: Plan, devices: Devices) -> bool:
-    """Whether a series of such plans can run: in segments of devices that move from plan to plan, without ranges."""
+    """Whether a series of such plans can run: in segments of devices that move from plan to plan."""
     segments = [item for item in plan.items if isinstance(item, Segment)]
-    return not plan.ranges and all(isinstance(devices.backends[item.device], CBackend) for item in segments)
+    return all(isinstance(devices.backends[item.device], CBackend) for item in segments)
 
 
 class SeriesBound(Bound):
@@ -80,6 +80,8 @@ class SeriesBound(Bound):
         """
         if t == self._at:
             return
+        if not 0 <= t <= self._series.count:
+            raise NotInSeries(f"it has no number {t}")
         self._at = -1
         same = True  # items
         for index, (first, last) in enumerate(zip(self._series.first.items, self.plan.items, strict=True)):
@@ -89,11 +91,13 @@ class SeriesBound(Bound):
             elif isinstance(last, Segment):
                 self._items[index].move(t)
         if same:
-            for item in self._complete.items:
-                if isinstance(item, NativeItems):
-                    item.refill()
+            for stage in (self._complete, *self._stages.values()):
+                for item in stage.items:
+                    if isinstance(item, NativeItems):
+                        item.refill()
         else:
             self._complete.items = in_sequence(self._items)
+            self._stages.clear()
         self._at = t
 
 
@@ -133,23 +137,86 @@ class SeriesProgram(Program):
             return self._results
         return Results({name: self._type_at(*self._outputs[name], t) for name in self._returned})
 
-    def run_at(self, t: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Runs plan ``t``; see ``Bound.run``.
+    def _moved(self, seat: Seat, t: int) -> SeriesBound:
+        try:
+            bound = self._bind(seat)
+        except (OutOfMemoryError, LimitExceeded) as error:  # one plan alone may need less than all of them
+            raise NotInSeries(str(error)) from None
+        assert isinstance(bound, SeriesBound)
+        bound.move(t)
+        return bound
+
+    def move(self, t: int) -> None:
+        """Becomes plan ``t``, so that its next run at it can't fail by that; where ``cap`` is one.
 
         Raises:
             NotInSeries: see ``SeriesBound.move``.
         """
         seat = self._seat()
         with seat.lock:
-            try:
-                bound = self._bind(seat)
-            except (OutOfMemoryError, LimitExceeded) as error:  # one plan alone may need less than all of them
-                raise NotInSeries(str(error)) from None
-            assert isinstance(bound, SeriesBound)
-            bound.move(t)
-            bound.run(inputs, outputs)
+            self._moved(seat, t)
+
+    def run_at(
+        self,
+        t: int,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        *,
+        interruptible: bool = True,
+        stage: Stages | None = None,
+    ) -> None:
+        """Runs plan ``t``, or some of its ranges; see ``Program.run``.
+
+        Raises:
+            NotInSeries: see ``SeriesBound.move``.
+        """
+        seat = self._seat()
+        with seat.lock:
+            bound = self._moved(seat, t)
+            bound.run(inputs, outputs, interruptible=interruptible, stage=stage)
             if self._state is not None and self._advances is not None:
                 self._state.advance(self._advances, partial(self.types_left, t))
 
     def _make_bound(self) -> Bound:
         return SeriesBound(self._series, self._devices, self.persistent, self._scratch, self._buffers())
+
+
+class SeriesMember:
+    """One plan of a series, that runs like a program of its own; where its ``cap`` is one.
+
+    Args:
+        program: the series.
+        number: of the plan.
+        fed: inputs that the plan has beside those that it is called with: sizes as data.
+
+    Attributes:
+        plan: the last of the series, in whose memory all of them lie.
+        results: makes the arrays of its outputs.
+
+    Raises:
+        NotInSeries: it is not like the others, and has to be planned for itself.
+    """
+
+    def __init__(self, program: SeriesProgram, number: int, fed: Mapping[str, Array]) -> None:
+        program.move(number)
+        self._program, self._number, self._fed = program, number, fed
+        self.plan, self.results = program.plan, program.results_at(number)
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        """See ``Program.checked``."""
+        return self._program.checked({**given, **self._fed})
+
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        *,
+        interruptible: bool = True,
+        stage: Stages | None = None,
+    ) -> None:
+        """See ``Program.run``."""
+        self._program.run_at(self._number, inputs, outputs, interruptible=interruptible, stage=stage)
+
+    def kept(self, name: str) -> Array:
+        """See ``Program.kept``."""
+        return self._program.kept(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -83,6 +84,12 @@ class Line:
         t, rest = divmod(shapes[which][axis] - self.start[which][axis], self.step[which][axis])
         return t if not rest and self.at(t) == shapes else None
 
+    def finest(self) -> Line:
+        """The line between the same ends in the smallest steps of whole numbers."""
+        by = math.gcd(*[size for step in self.step for size in step])
+        step = tuple([tuple([size // by for size in each]) for each in self.step])
+        return Line(self.start, step, self.count * by)
+
     def around(self, t: int) -> Line:
         """The line from its lowest sizes to twice those of number ``t`` or beyond."""
         growing = [
@@ -103,3 +110,26 @@ def step_between(before: Shapes, after: Shapes) -> Shapes | None:
     step = tuple(tuple([b - a for a, b in zip(x, y, strict=True)]) for x, y in zip(before, after, strict=True))
     numbers = [n for by in step for n in by]
     return step if min(numbers, default=0) >= 0 and any(numbers) else None
+
+
+def line_through(several: Sequence[Shapes]) -> Line | None:
+    """The line from the least to the largest of some shapes, in steps as large as they allow.
+
+    Args:
+        several: shapes of which no two are alike.
+
+    Returns:
+        None where they aren't on a line, or a size shrinks on it.
+    """
+    ends = sorted(several, key=lambda shapes: sum(map(sum, shapes)))
+    difference = step_between(ends[0], ends[-1])
+    if difference is None:
+        return None
+    by = math.gcd(*[size for step in difference for size in step])
+    line = Line(ends[0], tuple([tuple([size // by for size in step]) for step in difference]), by)
+    numbers = [line.number(shapes) for shapes in several]
+    if any(number is None for number in numbers):
+        return None
+    by = math.gcd(*[number for number in numbers if number is not None])
+    step = tuple([tuple([size * by for size in each]) for each in line.step])
+    return Line(line.start, step, line.count // by)

@@ -49,10 +49,12 @@ class MemoryGoal:
     Attributes:
         fraction: of what is needed where nothing is computed again.
         bytes: instead of a fraction; neither: whatever costs at most ``FREE``.
+        as_before: what was computed again at the sizes searched last is computed again, whatever it gains at these.
     """
 
     fraction: float | None = None
     bytes: int | None = None
+    as_before: bool = False
 
     @property
     def is_budget(self) -> bool:
@@ -115,8 +117,12 @@ class Searches:
 
     def known(self, lowered: Lowered, peak: int) -> _Found | None:
         """What was found for the same items, whose plan took at least half of ``peak`` bytes and at most twice."""
-        found = self._found.get(_names(lowered))
+        found = self.last(lowered)
         return found if found is not None and found.peak // ALIKE <= peak <= found.peak * ALIKE else None
+
+    def last(self, lowered: Lowered) -> _Found | None:
+        """What was found last for the same items, whatever memory their plan took."""
+        return self._found.get(_names(lowered))
 
     def note(self, lowered: Lowered, found: _Found) -> None:
         """Keeps what was found, for the ``KEPT`` programs searched last."""
@@ -146,6 +152,11 @@ def planned_within(
         InputError: the goal can't be reached; says what can.
     """
     plan = make(lowered)
+    if goal.as_before:
+        before, work = searches.last(lowered), work_of(lowered)
+        if before is None or before.schedule is None or not alike(before.work, work):
+            return lowered, plan
+        return _Search(lowered, plan, with_extra(work, plan), make).planned(before.schedule)
     budget = goal.of(plan.peak_bytes)
     if lie_apart() or plan.peak_bytes <= (FREE_FROM if budget is None else budget):
         return lowered, plan

@@ -7,7 +7,7 @@ and what divides two numbers that follow on each other divides any. So three pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -31,13 +31,9 @@ def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str
         count: at least two.
     """
     read = [_Numbers(plan) for plan in (first, second, last)]
-    for other in read[1:]:
-        different = next((a for a, b in zip(read[0].alike, other.alike, strict=False) if a != b), None)
-        if different is not None or len(other.alike) != len(read[0].alike):
-            return f"the plans differ in more than numbers: {different}"
-    a, b, c = (np.array(one.numbers, np.int64) for one in read)
-    if len(a) != len(b) or len(a) != len(c) or ((c - a) != count * (b - a)).any():
-        return "a number does not change in equal steps"
+    why = _uneven(read, (0, 1, count))
+    if why is not None:
+        return why
     grows = all(x <= y for x, y in zip(read[0].rows, read[2].rows, strict=True))
     if not grows:  # where none shrinks, what lies apart in the last plan does in all: they live equally long
         return "a value is smaller in the last plan than in the first"
@@ -50,6 +46,30 @@ def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str
     return Series(moved, last, count)
 
 
+def why_uneven(plans: Sequence[Plan], at: Sequence[int]) -> str | None:
+    """Why plans that were made each by itself can't be of one series; None: they may be, but for what they folded.
+
+    Args:
+        plans: two or more.
+        at: how many steps the sizes of each are from some others, rising.
+    """
+    return _uneven([_Numbers(plan) for plan in plans], at)
+
+
+def _uneven(read: Sequence[_Numbers], at: Sequence[int]) -> str | None:
+    for other in read[1:]:
+        different = next((a for a, b in zip(read[0].alike, other.alike, strict=False) if a != b), None)
+        if different is not None or len(other.alike) != len(read[0].alike):
+            return f"the plans differ in more than numbers: {different}"
+    found = [np.array(one.numbers, np.int64) for one in read]
+    for numbers, t in zip(found, at, strict=True):
+        if len(numbers) != len(found[0]):
+            return "the plans differ in how many numbers they have"
+        if ((numbers - found[0]) * (at[1] - at[0]) != (t - at[0]) * (found[1] - found[0])).any():
+            return "a number does not change in equal steps"
+    return None
+
+
 class _Numbers:
     """A plan as the numbers that may change in a series, and what may not, both in a fixed order."""
 
@@ -60,12 +80,12 @@ class _Numbers:
         self.has_bodies = False
         self._workspaces: set[tuple[str, int]] = set()  # by name and offset
         self._free = [arena.kind == "arena" for arena in plan.arenas]
-        for operands in (plan.inputs, plan.outputs):
+        for operands in (plan.inputs, plan.outputs, plan.kept):
             for name, operand in operands.items():
                 self.alike.append(name)
                 self._operand(operand)
         self.alike += [*plan.stored.items(), *((n, p.operand, p.source) for n, p in plan.prepacks.items())]
-        self.alike += [*plan.kept.items(), *plan.ranges]
+        self.alike += [(r.start, r.stop, r.outputs, r.slots) for r in plan.ranges.values()]
         for item in plan.items:
             self._item(item)
         for arena, rows in plan.lifetimes.items():

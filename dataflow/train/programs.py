@@ -1,55 +1,38 @@
-"""Compiles and runs the programs of training: forward and backward, optimizer, evaluate, predict."""
+"""Runs the programs of training: forward and backward, optimizer, evaluate, predict."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ..compile import to_differentiate
-from ..engine import Engine
 from ..errors import Cancelled, InputError
 from ..execute.arguments import checked_inputs
-from ..execute.bound import Stages
 from ..execute.execution import Execution
-from ..execute.marks import last_uses
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
-from ..execute.regions import Form
-from ..execute.scratch import Scratch
 from ..host.limits import limited
-from ..ir.graph import Graph
-from ..ir.kernel import HOST
 from ..ir.plan import Plan
-from ..ir.specialize import Listed, Wanted
-from ..ir.types import Array, TensorType
+from ..ir.types import Array
 from ..model import Model
-from ..passes.bind_shapes import dims_of
-from ..passes.dead_code import eliminate_dead_code
-from ..planning.offsets import lie_apart
-from .data_sizes import DataSizes, Decided
-from .graphs import KEY_INPUT, Graphs, types_of
-from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SCALE, SQUARES, VALUES, WEIGHT, reading
+from .binding.making import Making
+from .binding.ready import Ready, call
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parallel.gradient_sums import GradientSums
 from .parallel.shards import Shards
-from .tied_weights import Tie, tied
-from .trained import Trained
-
-PLANS = 16  # per program; the least recently used goes
+from .tied_weights import Tie
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     """A forward program that ran, whose values lie in scratch memory until its backward program has read them."""
 
-    program: Program
+    program: Ready
     arguments: Mapping[str, Array]
     results: Mapping[str, Array]
     first: bool
@@ -76,9 +59,7 @@ class Programs:
         as_ready: in such a plan each parameter is updated as soon as its gradient is complete, see ``step_graph``.
 
     Attributes:
-        scale: what accumulators and their squares have been multiplied by; a power of two.
-        sums: what sums gradients over processes, where they agreed on it.
-        shards: whose parameters this process updates; None: all.
+        engine: has the devices and keeps the programs.
     """
 
     def __init__(
@@ -96,33 +77,52 @@ class Programs:
         scaled: bool = False,
         as_ready: bool = False,
     ) -> None:
-        self._scaled, self.scale = scaled, 1.0
-        self.sums: GradientSums | None = None
-        self.shards: Shards | None = None
-        self._updates, self._fuse, self._dropout, self._as_ready = updates, how.fuse, dropout, as_ready
-        self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
-        self._scratch = Scratch(self.engine.devices, exact=how.memory is not None and how.memory.is_budget)
-        self._graph = tied(model.graph_with_data(), ties)
-        self._graphs = Graphs(
-            self._graph,
+        self._making = Making(
+            model,
             objective,
             updates,
-            batch_norm == "update",
-            dropout is not None,
-            sites,
-            scaled,
+            trainable,
+            how,
+            batch_norm=batch_norm,
+            ties=ties,
+            dropout=dropout,
+            sites=sites,
+            scaled=scaled,
+            as_ready=as_ready,
         )
-        specialize = functools.partial(_specialized, model, objective, ties)
-        self._data = DataSizes(self._graph, specialize, self.engine, self._built, self._call)
-        self._read = objective.read
-        statistics = self._graphs.statistics
-        self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
-        self._frozen: frozenset[str] = frozenset()  # parameters
+        self.engine, self._trained = self._making.engine, self._making.trained
         self._kept: _Kept | None = None
         self._step: _Kept | None = None  # a step's program whose optimizer is still to run
         self._accumulates = True  # the last micro-batch has its gradients in accumulators
-        self._last_step: Program | None = None  # otherwise the program whose arena has them, if they are still there
+        self._last_step: Ready | None = None  # otherwise the program whose arena has them, if they are still there
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
+
+    @property
+    def scale(self) -> float:
+        """What accumulators and their squares have been multiplied by; a power of two."""
+        return self._making.scale
+
+    @scale.setter
+    def scale(self, scale: float) -> None:
+        self._making.scale = scale
+
+    @property
+    def sums(self) -> GradientSums | None:
+        """What sums gradients over processes, where they agreed on it."""
+        return self._making.sums
+
+    @sums.setter
+    def sums(self, sums: GradientSums | None) -> None:
+        self._making.sums = sums
+
+    @property
+    def shards(self) -> Shards | None:
+        """Whose parameters this process updates; None: all."""
+        return self._making.shards
+
+    @shards.setter
+    def shards(self, shards: Shards | None) -> None:
+        self._making.shards = shards
 
     # ---- a training step ------------------------------------------------------------------------------
 
@@ -138,7 +138,8 @@ class Programs:
             InputError: a forward program waits for its backward program.
         """
         with limited(self.engine.devices.account, "the step"):
-            program, batch = self._micro_batch(batch, first, draw)
+            self._begin()
+            program, batch = self._making.micro_batch(batch, first, draw)
             terms = self._run(program, batch)
         self._accumulates, self._squares = True, float(terms[SQUARES])
         return terms
@@ -160,13 +161,15 @@ class Programs:
             InputError: a forward program waits for its backward program.
         """
         with limited(self.engine.devices.account, "the step"):
-            program, batch = self._step_program(batch, draw, frozen)
-            arguments, results = program.arguments.checked(batch), program.results.arrays()
-            last = FORWARD if self._as_ready else BACKWARD
-            self._call(program, arguments, results, stage=(FORWARD, last))
+            self._step = None
+            self._begin()
+            program, batch = self._making.step(batch, draw, frozen)
+            arguments, results = program.checked(batch), program.results.arrays()
+            last = FORWARD if self._making.as_ready else BACKWARD
+            call(program, arguments, results, stage=(FORWARD, last))
         self._step = _Kept(program, arguments, results, True)
-        self._accumulates, self._last_step = False, None if self._as_ready else program
-        if self._as_ready:
+        self._accumulates, self._last_step = False, None if self._making.as_ready else program
+        if self._making.as_ready:
             return {name: results[name] for name in program.plan.ranges[FORWARD].outputs}
         self._squares = float(results[SQUARES])
         return results
@@ -186,13 +189,14 @@ class Programs:
             InputError: another one waits for its backward program.
         """
         with limited(self.engine.devices.account, "the forward program"):
-            program, batch = self._micro_batch(batch, first, draw, tuple(values))
+            self._begin()
+            program, batch = self._making.micro_batch(batch, first, draw, tuple(values))
             plan = program.plan
             read = plan.ranges[BACKWARD].slots
-            arguments = program.arguments.checked(batch)
+            arguments = program.checked(batch)
             arguments = {n: a.copy() if plan.inputs[n].arena in read else a for n, a in arguments.items()}
             results = program.results.arrays()
-            self._call(program, arguments, results, stage=(FORWARD, FORWARD))
+            call(program, arguments, results, stage=(FORWARD, FORWARD))
         self._kept, self._accumulates = _Kept(program, arguments, results, first), True
         found = {
             name: results[name].copy() if plan.outputs[name].arena in read else results[name]
@@ -217,7 +221,7 @@ class Programs:
             held = {} if cotangent == 1.0 or kept.first else self.gradients()
             for name, array in held.items():
                 self._trained.write(ACCUMULATOR + name, np.zeros_like(array))
-            self._call(kept.program, kept.arguments, kept.results, stage=(BACKWARD, BACKWARD))
+            call(kept.program, kept.arguments, kept.results, stage=(BACKWARD, BACKWARD))
             if cotangent == 1.0:
                 self._squares = float(kept.results[SQUARES])
             else:
@@ -255,14 +259,14 @@ class Programs:
         """The results of a step that ``begin_step`` began; nothing ends it before it is complete."""
         self._step = None
         given = {HYPER: np.array(hyper, np.float32), WEIGHT: np.array(weight * self.scale, np.float32)}
-        self._call(
+        call(
             step.program,
             {**step.arguments, **given},
             step.results,
             interruptible=False,
             stage=(OPTIMIZER, OPTIMIZER),
         )
-        if self._as_ready:
+        if self._making.as_ready:
             self._squares = float(step.results[SQUARES])
         return step.results
 
@@ -317,7 +321,7 @@ class Programs:
     @property
     def trained(self) -> tuple[str, ...]:
         """Names of the parameters that the loss depends on, but for frozen ones; known after the first micro-batch."""
-        return tuple(name for name in self._trained.reached if name not in self._frozen)
+        return self._making.names
 
     def freeze(self, names: frozenset[str], updates: Updates) -> None:
         """From now on these parameters have no gradients and no updates; what is kept of all of them stays.
@@ -326,47 +330,23 @@ class Programs:
             names: of all that are frozen.
             updates: what an optimizer step does; with the slots that it had.
         """
-        self.engine.forget_programs()
         self._step = self._last_step = None
-        self.sums = None
-        self._frozen, self._updates, self._graphs.updates = names, updates, updates
+        self._making.freeze(names, updates)
 
     # ---- inference ------------------------------------------------------------------------------------
 
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The terms of a batch in inference mode; nothing is kept."""
         with limited(self.engine.devices.account, "the evaluation"):
-            averages = self._trained.averages()
-
-            given, decided = self._in_inference(batch, averages)
-
-            def make() -> Graph:
-                return self._graphs.evaluation(self._data.bound(decided, batch), types_of(batch), averages)
-
-            program = self._program(("evaluate", *_averaged(averages)), given, make, decided.form)
-            return self._run(program, given)
+            self._begin()
+            return self._run(*self._making.evaluation(batch))
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
-        arguments = checked_inputs(self._graph.inputs, inputs)
+        arguments = checked_inputs(self._making.graph.inputs, inputs)
         with limited(self.engine.devices.account, "the prediction"):
-            averages = self._trained.averages()
-            given, decided = self._in_inference(arguments, averages)
-
-            def make() -> Graph:
-                return reading(self._data.bound(decided, arguments), averages)
-
-            program = self._program(("predict", *_averaged(averages)), given, make, decided.form)
-            return self._run(program, given)
-
-    def _in_inference(
-        self, batch: Mapping[str, Array], averages: Mapping[str, str]
-    ) -> tuple[Mapping[str, Array], Decided]:
-        """The arguments of a program of inference, and what they decide about its sizes."""
-        self._check_idle()
-        kind = ("inference", *_averaged(averages))
-        decided = self._data.decide(kind, batch, lambda graph: reading(graph, averages))
-        return {**batch, **decided.arguments}, decided
+            self._begin()
+            return self._run(*self._making.prediction(arguments))
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
         """The profiles of ``joint`` (forward and backward of a first micro-batch) and ``optimizer``.
@@ -378,7 +358,8 @@ class Programs:
             hyper: as for ``update``.
             rounds: as for ``profile_program``.
         """
-        made = {"joint": self._micro_batch(batch, True, 0), "optimizer": self._optimizer_step(hyper, 1.0)}
+        self._begin()
+        made = {"joint": self._making.profiled(batch), "optimizer": self._optimizer_step(hyper, 1.0)}
         kept = {key.removeprefix("parameters/"): array for key, array in self.state().items()}
         try:
             return {
@@ -438,7 +419,7 @@ class Programs:
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
         owner = {} if self.shards is None else self.shards.owner
-        slots = ((slot, name) for name, held in self._updates.slots.items() for slot in held)
+        slots = ((slot, name) for name, held in self._making.updates.slots.items() for slot in held)
         others = {slot for slot, name in slots if self.shards is not None and owner[name] != self.shards.rank}
         self._trained.load_state({key: array for key, array in state.items() if key not in others})
 
@@ -448,8 +429,7 @@ class Programs:
         if self.sums is not None:
             self.sums.close()
         self._last_step = None
-        self.engine.forget_programs()
-        self._scratch.close()
+        self._making.end()
         self._trained.drop_slots()
 
     def close(self) -> None:
@@ -457,181 +437,34 @@ class Programs:
         self.end_steps()
         self.engine.close()
 
-    # ---- how they are made ----------------------------------------------------------------------------
+    # ---- how they run ---------------------------------------------------------------------------------
 
-    def _micro_batch(
-        self, batch: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...] = ()
-    ) -> tuple[Program, Mapping[str, Array]]:
-        """The program of a micro-batch, and all its arguments."""
-        given = batch
-        if self._dropout is not None:
-            batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
-        if self._scaled:
-            batch = {**batch, SCALE: np.asarray(self.scale, np.float32)}
-        batch, decided = self._in_training(batch, first)
-        resolved = self._resolve(given, decided) if self._trained.owners is None else None
-
-        def make() -> Graph:
-            if resolved and first and not values and not self._frozen:
-                return resolved
-            return self._joint(given, decided, first, values, self._frozen)
-
-        program = self._program(("joint", first, *values), batch, make, decided.form)
-        if self.sums is not None and program.marks is None and not program.plan.asynchronous:
-            names = {ACCUMULATOR + name: name for name in self.sums.trained}
-            uses = {names[key]: position for key, position in last_uses(program.plan, names).items()}
-            if len(uses) == len(names):  # on another memory they have other names
-                program.mark(self.sums.marks(uses))
-        return program, batch
-
-    def _step_program(
-        self, batch: Mapping[str, Array], draw: int, frozen: frozenset[int]
-    ) -> tuple[Program, Mapping[str, Array]]:
-        """The program of a step, and all its arguments, those of the update still to be written."""
-        given = batch
-        batch = {**batch, HYPER: np.zeros(self._updates.hyper_size, np.float32), WEIGHT: np.ones((), np.float32)}
-        if self._dropout is not None:
-            batch[KEY_INPUT] = np.array([self._dropout, draw], np.uint64)
-        if self._scaled:
-            batch[SCALE] = np.asarray(self.scale, np.float32)
-        self._step = None
-        batch, decided = self._in_training(batch, True)
-        resolved = self._resolve(given, decided, passing=True) if self._trained.owners is None else None
-
-        def make() -> Graph:
-            joint = None if self._frozen else resolved
-            joint = joint or self._joint(given, decided, True, (), self._frozen, passing=True)
-            return self._graphs.step(joint, self.trained, frozen, self._as_ready)
-
-        return self._program(("step", *_without(frozen)), batch, make, decided.form), batch
-
-    def _in_training(self, batch: Mapping[str, Array], first: bool) -> tuple[Mapping[str, Array], Decided]:
-        """The arguments of a program of training, and what they decide about its sizes."""
-        self._check_idle()
-        decided = self._data.decide(("training", first), batch, lambda graph: self._graphs.in_training(graph, first))
-        return {**batch, **decided.arguments}, decided
-
-    def _optimizer_step(
-        self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
-    ) -> tuple[Program, Mapping[str, Array]]:
-        """The program of the optimizer, and its arguments."""
-        batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight * self.scale, np.float32)}
-        if self._updates.clips:
-            squares = self.squares()
-            if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked
-                raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
-            if self._updates.reads_squares:
-                batch[SQUARES] = np.asarray(squares, np.float32)
-        names = self.trained if self.shards is None else self.shards.own(self.trained)
-        return self._program(("optimizer", *_without(frozen)), {}, lambda: self._graphs.update(names, frozen)), batch
-
-    def _joint(
-        self,
-        batch: Mapping[str, Array],
-        decided: Decided,
-        first: bool,
-        values: Sequence[str] = (),
-        frozen: frozenset[str] = frozenset(),
-        *,
-        passing: bool = False,
-    ) -> Graph:
-        bound = self._graphs.training(self._data.bound(decided, batch), first, values)
-        if self._fuse:
-            bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._trained.changed())
-        wanted = [name for name in self._trained.wanted if name not in frozen]
-        always = self._data.connected(decided, wanted, self._read)
-        joint = self._graphs.joint(bound, types_of(batch), wanted, first, passing, always)
-        if not frozen:
-            self._trained.reached = joint.reached
-        return joint.graph
-
-    def _resolve(self, batch: Mapping[str, Array], decided: Decided, *, passing: bool = False) -> Graph:
-        """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
-        self.engine.forget_programs()  # made before it was known what changes, and where that lies
-        graph = self._joint(batch, decided, True, passing=passing)
-        on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
-        mutable = self._trained.changed()
-        self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
-        return graph
-
-    def _check_idle(self) -> None:
-        """Refuses programs while values wait in the memory that they use, whose last gradients they overwrite."""
+    def _begin(self) -> None:
+        """Before a program is made or found, whose run writes over what others left in memory."""
         if self._kept is not None or self._step is not None:
             raise InputError(
                 "a forward() waits for its backward(), and the values that this one reads lie in the memory that every "
                 "other program uses; call backward(), or discard() to forget the logical batch"
             )
-        self._last_step = None  # its arena is about to be written
+        self._last_step = None
 
-    def _program(
-        self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[], Graph], decided: Form = ()
-    ) -> Program:
-        self._check_idle()
-        form = (tuple((name, array.shape) for name, array in batch.items()), *decided)
-        return self.engine.program(kind, form, lambda: self._built(make()))
+    def _optimizer_step(
+        self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
+    ) -> tuple[Program, Mapping[str, Array]]:
+        """The program of the optimizer, and its arguments.
 
-    def _built(self, graph: Graph) -> Program:
-        """The program of a bound graph, over the tensors that training changes."""
-        graph = eliminate_dead_code(graph)
-        assert not dims_of(graph)
-        trained = self._trained
-        made = self.engine.build(
-            graph,
-            mutable=trained.changed(),
-            owners=trained.all_owners(),
-            newest=trained.initial,
-            scratch=None if lie_apart() else self._scratch,
-        )
-        trained.drop_loaded()
-        return made
+        Raises:
+            InputError: gradients whose norm is to be clipped have none in float32.
+        """
+        self._begin()
+        updates, squares = self._making.updates, None
+        if updates.clips:
+            squares = self.squares()
+            if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked
+                raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
+        return self._making.optimizer(hyper, weight, frozen, squares if updates.reads_squares else None)
 
-    def _run(self, program: Program, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
+    def _run(self, program: Ready, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
         results = program.results.arrays()
-        self._call(program, program.arguments.checked(batch), results, interruptible=interruptible)
+        call(program, program.checked(batch), results, interruptible=interruptible)
         return results
-
-    @staticmethod
-    def _call(
-        program: Program,
-        arguments: Mapping[str, Array],
-        results: Mapping[str, Array],
-        *,
-        interruptible: bool = True,
-        stage: Stages | None = None,
-    ) -> None:
-        try:
-            program.run(arguments, results, interruptible=interruptible, stage=stage)
-        except Cancelled as error:
-            raise KeyboardInterrupt(str(error)) from None
-
-
-def _without(frozen: frozenset[int]) -> tuple[str, ...]:
-    """What tells programs in which some kinds of parameters stay as they are."""
-    return tuple(f"without {i}" for i in sorted(frozen))
-
-
-def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
-    """What tells programs that read averages from those that don't."""
-    return ("averaged",) if averages else ()
-
-
-def _specialized(
-    model: Model,
-    objective: Objective,
-    ties: Mapping[str, Tie],
-    types: Mapping[str, TensorType],
-    values: Mapping[str, Array],
-) -> Graph | Wanted | None:
-    """The model's graph for inputs of these types, with its ties, or what must be known first; see ``Specialize``."""
-    made = model.specialized(types, values)
-    assert not isinstance(made, Listed)  # a model of tensors
-    if isinstance(made, Wanted):
-        return dataclasses.replace(made, graph=tied(_with_stored(made.graph, model.graph), ties))
-    return None if made is None else tied(objective.on(made), ties)
-
-
-def _with_stored(graph: Graph, other: Graph) -> Graph:
-    """The graph with the stored tensors of another, which it may not read."""
-    own = {value.name for value in graph.initializers}
-    more = {value: data for value, data in other.initializers.items() if value.name not in own}
-    return dataclasses.replace(graph, initializers={**graph.initializers, **more})

@@ -1,0 +1,1 @@
+"""Programs of a training for the sizes of its batches."""

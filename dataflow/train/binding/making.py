@@ -1,0 +1,344 @@
+"""Compiles the programs of a training: a micro-batch's, a step's, the optimizer's, and those that evaluate."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...compile import to_differentiate
+from ...engine import Engine
+from ...execute.execution import Execution
+from ...execute.marks import last_uses
+from ...execute.program import Program
+from ...execute.regions import Form
+from ...execute.scratch import Scratch
+from ...execute.series import SeriesProgram
+from ...ir.graph import Graph
+from ...ir.kernel import HOST
+from ...ir.types import Array, TensorType
+from ...model import Model
+from ...passes.bind_shapes import bind, dims_of
+from ...passes.dead_code import eliminate_dead_code
+from ...planning.offsets import lie_apart
+from ..data_sizes import DataSizes, Decided
+from ..graphs import KEY_INPUT, Graphs, types_of
+from ..joint import ACCUMULATOR, HYPER, SCALE, SQUARES, WEIGHT, reading
+from ..objective import Objective
+from ..optimizers.updates import Updates
+from ..parallel.gradient_sums import GradientSums
+from ..parallel.shards import Shards
+from ..tied_weights import Tie, tied
+from ..trained import Trained
+from .ready import Ready, call
+from .series import BatchSeries
+from .sizes import Make, Sizes
+from .specialized import specialized
+
+PLANS = 16  # per program; the least recently used goes
+
+
+class Making:
+    """Makes the programs of one training; they share weights, state and one arena. See ``Programs`` for the arguments.
+
+    Attributes:
+        engine: has the devices and keeps the programs.
+        graph: the model's, with its ties and data; inference mode.
+        trained: the tensors that training changes.
+        updates: what an optimizer step does.
+        frozen: names of parameters that have no gradients now.
+        scale: what the loss is multiplied by for its gradients.
+        as_ready: in a step each parameter is updated as soon as its gradient is complete.
+        sums: what sums gradients over processes, where they agreed on it.
+        shards: whose parameters this process updates; None: all.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        updates: Updates,
+        trainable: Sequence[str],
+        how: Execution,
+        *,
+        batch_norm: str,
+        ties: Mapping[str, Tie],
+        dropout: int | None,
+        sites: Mapping[str, float],
+        scaled: bool,
+        as_ready: bool,
+    ) -> None:
+        self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
+        self.graph = tied(model.graph_with_data(), ties)
+        self.updates, self.as_ready, self.scale = updates, as_ready, 1.0
+        self.frozen: frozenset[str] = frozenset()
+        self.sums: GradientSums | None = None
+        self.shards: Shards | None = None
+        self._fuse, self._dropout, self._scaled = how.fuse, dropout, scaled
+        self._scratch = Scratch(self.engine.devices, exact=how.memory is not None and how.memory.is_budget)
+        self._graphs = Graphs(
+            self.graph,
+            objective,
+            updates,
+            batch_norm == "update",
+            dropout is not None,
+            sites,
+            scaled,
+        )
+        specialize = functools.partial(specialized, model, objective, ties)
+        self._data = DataSizes(self.graph, specialize, self.engine, self._built, call)
+        self._read = objective.read
+        self.trained = Trained(self.engine, self.graph, updates, trainable, self._graphs.statistics, ties)
+        can_differ = bool(dims_of(self.graph)) and not self._data.depends
+        can_differ = can_differ and self.engine.makes_series and not lie_apart()
+        self._series = BatchSeries(self.graph, self.engine, self._build_series) if can_differ else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters that the loss depends on, but for frozen ones; known after the first micro-batch."""
+        return tuple(name for name in self.trained.reached if name not in self.frozen)
+
+    def freeze(self, names: frozenset[str], updates: Updates) -> None:
+        """See ``Programs.freeze``."""
+        self.forget()
+        self.sums = None
+        self.frozen, self.updates, self._graphs.updates = names, updates, updates
+
+    def forget(self) -> None:
+        """Drops all programs."""
+        self.engine.forget_programs()
+        if self._series is not None:
+            self._series.forget()
+
+    def end(self) -> None:
+        """Gives the memory back that only programs need; none can run any more."""
+        self.forget()
+        self._scratch.close()
+
+    # ---- one program each -----------------------------------------------------------------------------
+
+    def micro_batch(
+        self, batch: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...] = ()
+    ) -> tuple[Ready, Mapping[str, Array]]:
+        """Forward and backward of a micro-batch, and all arguments.
+
+        Args:
+            batch: the model's inputs and what the objective reads.
+            first: of a logical batch: writes the accumulators, otherwise adds.
+            draw: number of the micro-batch, of which the random numbers depend.
+            values: names of outputs and inner values that are returned too.
+        """
+        kind, given, make, form = self._of_micro_batch(batch, first, draw, values)
+        ready = self._ready(kind, given, make, form) if self.sums is None else self._marked(kind, given, make, form)
+        return ready, given
+
+    def profiled(self, batch: Mapping[str, Array]) -> tuple[Program, Mapping[str, Array]]:
+        """Likewise of a first micro-batch, planned for its sizes alone."""
+        kind, given, make, form = self._of_micro_batch(batch, True, 0, ())
+        return self._marked(kind, given, make, form), given
+
+    def _marked(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, form: Form) -> Program:
+        """The program for the sizes of a batch alone, in which sums of gradients begin where they can."""
+        program = self._program(kind, batch, make, form)
+        if self.sums is not None and program.marks is None and not program.plan.asynchronous:
+            names = {ACCUMULATOR + name: name for name in self.sums.trained}
+            uses = {names[key]: position for key, position in last_uses(program.plan, names).items()}
+            if len(uses) == len(names):  # on another memory they have other names
+                program.mark(self.sums.marks(uses))
+        return program
+
+    def _of_micro_batch(
+        self, given: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Array], Make, Form]:
+        batch, decided = self._in_training({**given, **self._drawn(draw)}, first)
+        resolved = self._resolve(given, decided) if self.trained.owners is None else None
+
+        def make(sizes: Sizes) -> Graph:
+            if resolved and first and not values and not self.frozen:
+                return resolved
+            return self._joint(given, decided, sizes, first, values, self.frozen)
+
+        return ("joint", first, *values), batch, make, decided.form
+
+    def step(self, given: Mapping[str, Array], draw: int, frozen: frozenset[int]) -> tuple[Ready, Mapping[str, Array]]:
+        """A step of one micro-batch, and all arguments, those of the update still to be written.
+
+        Args:
+            given: as for ``micro_batch``.
+            draw: likewise.
+            frozen: the kinds of parameters that stay as they are, see ``Updates``.
+        """
+        more = {HYPER: np.zeros(self.updates.hyper_size, np.float32), WEIGHT: np.ones((), np.float32)}
+        batch, decided = self._in_training({**given, **more, **self._drawn(draw)}, True)
+        resolved = self._resolve(given, decided, passing=True) if self.trained.owners is None else None
+
+        def make(sizes: Sizes) -> Graph:
+            joint = None if self.frozen else resolved
+            joint = joint or self._joint(given, decided, sizes, True, (), self.frozen, passing=True)
+            return self._graphs.step(joint, self.names, frozen, self.as_ready)
+
+        return self._ready(("step", *_without(frozen)), batch, make, decided.form), batch
+
+    def optimizer(
+        self, hyper: Array, weight: float, frozen: frozenset[int], squares: float | None
+    ) -> tuple[Program, Mapping[str, Array]]:
+        """The optimizer's program, and its arguments.
+
+        Args:
+            hyper: (K,) float32.
+            weight: of the logical batch.
+            frozen: as for ``step``.
+            squares: of the accumulators, where they are read.
+        """
+        batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight * self.scale, np.float32)}
+        if squares is not None:
+            batch[SQUARES] = np.asarray(squares, np.float32)
+        names = self.names if self.shards is None else self.shards.own(self.names)
+        return self._program(("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
+
+    def evaluation(self, batch: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
+        """The terms of a batch in inference mode, and all arguments."""
+        averages = self.trained.averages()
+        given, decided = self._in_inference(batch, averages)
+
+        def make(sizes: Sizes) -> Graph:
+            return self._graphs.evaluation(self._bound(decided, batch, sizes), _of(sizes, batch), averages)
+
+        return self._ready(("evaluate", *_averaged(averages)), given, make, decided.form), given
+
+    def prediction(self, arguments: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
+        """The model's outputs, and all arguments."""
+        averages = self.trained.averages()
+        given, decided = self._in_inference(arguments, averages)
+
+        def make(sizes: Sizes) -> Graph:
+            return reading(self._bound(decided, arguments, sizes), averages)
+
+        return self._ready(("predict", *_averaged(averages)), given, make, decided.form), given
+
+    # ---- how they are made ----------------------------------------------------------------------------
+
+    def _in_inference(
+        self, batch: Mapping[str, Array], averages: Mapping[str, str]
+    ) -> tuple[Mapping[str, Array], Decided]:
+        """The arguments of a program of inference, and what they decide about its sizes."""
+        kind = ("inference", *_averaged(averages))
+        decided = self._data.decide(kind, batch, lambda graph: reading(graph, averages))
+        return {**batch, **decided.arguments}, decided
+
+    def _in_training(self, batch: Mapping[str, Array], first: bool) -> tuple[Mapping[str, Array], Decided]:
+        """The arguments of a program of training, and what they decide about its sizes."""
+        decided = self._data.decide(("training", first), batch, lambda graph: self._graphs.in_training(graph, first))
+        return {**batch, **decided.arguments}, decided
+
+    def _bound(self, decided: Decided, batch: Mapping[str, Array], sizes: Sizes) -> Graph:
+        """The model's graph for a batch, or for the sizes of a series."""
+        if sizes.grown:  # no data decides about them
+            return bind(self.graph, sizes.named, self.engine.registry.reference_kernels, sizes.grown)
+        return self._data.bound(decided, batch)
+
+    def _drawn(self, draw: int) -> dict[str, Array]:
+        """What a micro-batch reads beside its batch."""
+        found: dict[str, Array] = {}
+        if self._dropout is not None:
+            found[KEY_INPUT] = np.array([self._dropout, draw], np.uint64)
+        if self._scaled:
+            found[SCALE] = np.asarray(self.scale, np.float32)
+        return found
+
+    def _joint(
+        self,
+        batch: Mapping[str, Array],
+        decided: Decided,
+        sizes: Sizes,
+        first: bool,
+        values: Sequence[str] = (),
+        frozen: frozenset[str] = frozenset(),
+        *,
+        passing: bool = False,
+    ) -> Graph:
+        bound = self._graphs.training(self._bound(decided, batch, sizes), first, values)
+        if self._fuse:
+            mutable = self.trained.changed() | sizes.varying
+            bound = to_differentiate(bound, self.engine.placement, self.engine.registry, mutable)
+        wanted = [name for name in self.trained.wanted if name not in frozen]
+        always = self._data.connected(decided, wanted, self._read)
+        joint = self._graphs.joint(bound, _of(sizes, batch), wanted, first, passing, always)
+        if not frozen:
+            self.trained.reached = joint.reached
+        return joint.graph
+
+    def _resolve(self, batch: Mapping[str, Array], decided: Decided, *, passing: bool = False) -> Graph:
+        """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
+        self.forget()  # made before it was known what changes, and where that lies
+        graph = self._joint(batch, decided, Sizes({}, types_of(batch)), True, passing=passing)
+        on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
+        mutable = self.trained.changed()
+        self.trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
+        return graph
+
+    def _ready(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Form) -> Ready:
+        """The program of a kind for a batch: one that is kept, a plan of a series, or one that is made."""
+        program = self.engine.find(kind, _form(batch, decided))
+        if program is not None:
+            return program
+        series = None if decided else self._series
+        member = None if series is None else series.member(kind, types_of(batch), make)
+        return self._program(kind, batch, make, decided) if member is None else member
+
+    def _program(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Form = ()) -> Program:
+        """The program of a kind for the sizes of a batch alone."""
+
+        def build() -> Program:
+            return self._built(make(Sizes({}, types_of(batch))))
+
+        return self.engine.program(kind, _form(batch, decided), build)
+
+    def _built(self, graph: Graph) -> Program:
+        """The program of a bound graph, over the tensors that training changes."""
+        made = self.engine.build(_complete(graph), mutable=self.trained.changed(), **self._tensors())
+        self.trained.drop_loaded()
+        return made
+
+    def _build_series(self, graphs: Sequence[Graph], count: int, varying: Collection[str]) -> SeriesProgram | str:
+        made = self.engine.build_series(
+            [_complete(graph) for graph in graphs],
+            count,
+            varying=varying,
+            mutable=self.trained.changed(),
+            **self._tensors(),
+        )
+        self.trained.drop_loaded()
+        return made
+
+    def _tensors(self) -> dict[str, Any]:
+        """Where a program finds its tensors, for ``Engine.build``."""
+        scratch = None if lie_apart() else self._scratch
+        return {"owners": self.trained.all_owners(), "newest": self.trained.initial, "scratch": scratch}
+
+
+def _of(sizes: Sizes, batch: Mapping[str, Array]) -> dict[str, TensorType]:
+    """The types of the entries of a batch at these sizes."""
+    return {name: sizes.types[name] for name in batch}
+
+
+def _form(batch: Mapping[str, Array], decided: Form) -> tuple[Hashable, ...]:
+    return (tuple((name, array.shape) for name, array in batch.items()), *decided)
+
+
+def _complete(graph: Graph) -> Graph:
+    graph = eliminate_dead_code(graph)
+    assert not dims_of(graph)
+    return graph
+
+
+def _without(frozen: frozenset[int]) -> tuple[str, ...]:
+    """What tells programs in which some kinds of parameters stay as they are."""
+    return tuple(f"without {i}" for i in sorted(frozen))
+
+
+def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
+    """What tells programs that read averages from those that don't."""
+    return ("averaged",) if averages else ()
