@@ -296,7 +296,11 @@ class BoundCSegment:
             native.key, compiled = self._key, self._compiled.held
         status = lib.df_hold_segment(self._backend.held, compiled, native, self._held, self._error)
         self.check(status, self._error)
-        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
+
+    @property
+    def prepared(self) -> int:
+        """The number that the device knows it by."""
+        return int(ffi.cast("intptr_t", self._held.prepared))
 
     def elapsed(self) -> float | None:
         """Seconds that the last run took by the device's own clock; None where it has none. After a wait."""

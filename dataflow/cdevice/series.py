@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,20 +11,15 @@ from .._runtime import ffi, lib
 from ..ir.series import NotInSeries
 from ..ir.types import Array
 from ..plugin.device import Buffer
-from .abi import CData, Tables
+from .abi import CData, Tables, text_of
 from .backend import BoundCSegment, CBackend
 from .segment_tables import FilledSteps, SegmentTables
 
 if TYPE_CHECKING:
-    from ..ir.plan import Segment
+    from ..ir.plan import Segment, Step
 
-# Fields of df_prepared and df_prepack in words of 8 bytes; the first word holds struct_size and n_prepacks.
-_WORDS = ffi.sizeof("df_prepared") // 8
-_WORKSPACE, _STATE, _REPLACED = (ffi.offsetof("df_prepared", name) // 8 for name in ("workspace", "state", "replaced"))
-# Of df_prepack too: struct_size and input are the first word.
-_PREPACK_WORDS, _MOST_PREPACKS = ffi.sizeof("df_prepack") // 8, lib.DF_MOST_PREPACKS
-_PREPACK_KIND, _PREPACK_BYTES = (ffi.offsetof("df_prepack", name) // 8 for name in ("kind", "bytes"))
-_STEP_STATE = ffi.offsetof("df_step", "state") // 8
+_LINE = np.dtype([("number", np.int64), ("first", np.int64), ("step", np.int64)])
+assert _LINE.itemsize == ffi.sizeof("df_line")
 
 
 class SeriesCSegment(BoundCSegment):
@@ -58,18 +53,14 @@ class SeriesCSegment(BoundCSegment):
         with_workspace = [*arenas, (self._workspace, 0, -1)]
         how = threads, backend.flags, backend.precision
         self._tables = SegmentTables(last, with_workspace, *how, own)
-        SegmentTables(first, with_workspace, *how, other)
-        self._changes = [
-            (numbers, positions, begin[positions], (numbers[positions] - begin[positions]) // count)
-            for numbers, begin in zip(own.numbers, other.numbers, strict=True)
-            if len(positions := np.flatnonzero(numbers != begin))
-        ]
+        before = SegmentTables(first, with_workspace, *how, other)
+        self._lines = _lines(own, other, count)
         self._describe(threads, constants)
         self._prepare()
-        self._expected = (self._answers & self._mask).tobytes()
-        self._given = np.zeros(self._count, np.int64)  # bytes of workspace that a step has
+        pairs = zip(_kernel_steps(before.filled), _kernel_steps(self._tables.filled), strict=True)
+        self._series = self._native([index for index, steps in enumerate(pairs) if _differ(*steps)])
+        self._held, self._more = self._series.held[0], ffi.new("int64_t *")
         self._give_workspace()
-        self._hold()
         backend.segments.add(self)
 
     def _describe(self, threads: int, constants: frozenset[int]) -> None:
@@ -80,9 +71,8 @@ class SeriesCSegment(BoundCSegment):
         self._count = len(found)
         self._kernels = ffi.new("df_kernel *[]", max(self._count, 1))
         self._nodes = ffi.new("df_node[]", max(self._count, 1))
-        # What must be as it was planned: which prepacked copies are asked for, and the size of those that are made.
-        self._mask = np.zeros((self._count, _WORDS + _MOST_PREPACKS * _PREPACK_WORDS), np.int64)
-        self._mask[:, [0, _REPLACED]] = -1
+        self._steps: list[CData] = []
+        self._copies: list[int] = []  # bit by bit which prepacked copies are made
         for number, (filled, index) in enumerate(found):
             step, entry, node = filled.planned[index], filled.steps[index], self._nodes[number]
             assert step.kernel is not None
@@ -96,39 +86,50 @@ class SeriesCSegment(BoundCSegment):
             for bit, operand in enumerate(step.inputs[:31]):
                 if operand is not None and operand.arena in constants:
                     node.flags |= 0 if operand.iteration_stride or operand.buffer_stride else 1 << bit
-            for which in range(len(step.prepared.prepacks)):
-                word = _WORDS + which * _PREPACK_WORDS
-                self._mask[number, word], self._mask[number, word + _PREPACK_KIND] = -1, 0xFFFFFFFF  # without padding
-                if step.prepacks and step.prepacks[which] is not None:
-                    self._mask[number, word + _PREPACK_BYTES] = -1
-        self._states = [_states_of(filled) for filled in self._tables.filled]
+            self._steps.append(filled.steps + index)
+            self._copies.append(sum(1 << bit for bit, made in enumerate(step.prepacks) if made is not None))
         self._rows = [_workspaces_of(filled) for filled in self._tables.filled]
 
     def _prepare(self) -> None:
-        """Asks the kernels for what the tables say."""
-        made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
-        error, count = self._error, self._count
-        if lib.df_prepare_set(count, self._kernels, self._nodes, made, error):
-            raise NotInSeries(ffi.string(error.text).decode(errors="replace"))
-        answers = _words(made.prepared, count, _WORDS)
-        self._answers: Array = np.hstack([answers, _words(made.prepacks, count, _MOST_PREPACKS * _PREPACK_WORDS)])
-        self._made: CData = made
-        at = 0
-        for states, steps in self._states:
-            states[steps] = self._answers[at : at + len(steps), _STATE]
-            at += len(steps)
+        """Asks all kernels for what the tables of the last plan say; of numbers that don't change the answer stays."""
+        self._made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
+        if lib.df_prepare_set(self._count, self._kernels, self._nodes, self._made, self._error):
+            raise NotInSeries(text_of(self._error.text))
+        for index, step in enumerate(self._steps):
+            step.state = self._made.prepared[index].state
+        self._wanted = np.array([self._made.prepared[index].workspace for index in range(self._count)], np.int64)
+        self._given = np.zeros(self._count, np.int64)  # bytes of workspace that a step has
+
+    def _native(self, moving: Sequence[int]) -> CData:
+        """A ``df_series`` of the steps with numbers that change."""
+        self._moving = np.array(moving, np.int64)
+        count = max(len(moving), 1)
+        kernels, nodes = ffi.new("df_kernel *[]", count), ffi.new("df_node[]", count)
+        steps, expected = ffi.new("df_step *[]", count), ffi.new("df_prepared *[]", count)
+        for number, index in enumerate(moving):
+            kernels[number], nodes[number], steps[number] = self._kernels[index], self._nodes[index], self._steps[index]
+            expected[number] = self._made.prepared + index
+        copies = ffi.new("int64_t[]", [self._copies[index] for index in moving] or 1)
+        self._moving_given = np.zeros(count, np.int64)
+        series = ffi.gc(ffi.new("df_series *"), lib.df_series_release)
+        series.device, series.segment = self._backend.held, self._tables.native
+        series.lines, series.n_lines = ffi.cast("df_line *", self._lines.ctypes.data), len(self._lines)
+        series.n_kernels, series.kernels, series.nodes, series.steps = len(moving), kernels, nodes, steps
+        series.expected, series.copies = expected, copies
+        series.given = ffi.cast("int64_t *", self._moving_given.ctypes.data)
+        self._keep = kernels, nodes, steps, expected, copies
+        return series
 
     def _give_workspace(self) -> None:
         """One workspace for all steps, of which one runs at a time: what each wants does not grow evenly with sizes."""
-        wanted = self._answers[:, _WORKSPACE]
-        if not (wanted > self._given).any():  # no step is given more than the workspace has
-            return
+        wanted = self._wanted
         most = int(wanted.max(initial=0))
         if most > self._workspace.bytes:
             self._workspace = self._allocate(most + most // 4)
         arena = self._tables.arenas[self._shared]
         arena.base, arena.bytes = self._workspace.base, self._workspace.bytes
         self._given = np.where((wanted > 0) | (self._given > 0), self._workspace.bytes, 0)
+        self._moving_given[: len(self._moving)] = self._given[self._moving]
         at = 0
         for table, rows in self._rows:
             given = self._given[at : at + len(rows)]
@@ -142,23 +143,43 @@ class SeriesCSegment(BoundCSegment):
         Raises:
             NotInSeries: a kernel doesn't take the sizes, or wants other prepacked copies.
         """
-        before = self._made, self._held, self._workspace  # the segment that is prepared uses them
-        for numbers, positions, begin, step in self._changes:
-            numbers[positions] = begin + t * step
-        refused = lib.df_first_refused(self._count, self._kernels, self._nodes)
-        if refused < self._count:
-            raise NotInSeries(f"a kernel does not take the sizes of number {t}")
-        self._prepare()
-        if (self._answers & self._mask).tobytes() != self._expected:
-            raise NotInSeries(f"a kernel wants other prepacked copies for the sizes of number {t}")
-        self._give_workspace()
-        self._hold()
-        del before
+        series = self._series
+        status = lib.df_series_move(series, t, self._more, self._error)
+        if status == lib.DF_UNSUPPORTED:
+            raise NotInSeries(f"{text_of(self._error.text)} of number {t}")
+        if not status and self._more[0]:
+            before = self._workspace  # the segment that is prepared uses it
+            answers = series.made[1 - series.at].prepared
+            self._wanted[self._moving] = [answers[index].workspace for index in range(len(self._moving))]
+            self._give_workspace()
+            status = lib.df_series_hold(series, self._error)
+            del before
+        self.check(status, self._error)
+        self._held = series.held[series.at]
 
 
-def _words(records: CData, count: int, each: int) -> Array:
-    """Records as words of 8 bytes, ``each`` in a row."""
-    return np.frombuffer(ffi.buffer(records, max(count, 1) * 8 * each), np.int64).reshape(-1, each)[:count]
+def _lines(own: Tables, other: Tables, count: int) -> Array:
+    """The numbers that change, as a ``df_line[]``: those of the last plan and of the first."""
+    found = []
+    for numbers, first in zip(own.numbers, other.numbers, strict=True):
+        positions = np.flatnonzero(numbers != first)
+        lines = np.zeros(len(positions), _LINE)
+        lines["number"] = numbers.ctypes.data + positions * numbers.strides[0]
+        lines["first"], lines["step"] = first[positions], (numbers[positions] - first[positions]) // count
+        found.append(lines)
+    return np.concatenate([np.zeros(0, _LINE), *found])
+
+
+def _kernel_steps(filled: Iterable[FilledSteps]) -> Iterator[Step]:
+    """The steps of tables that are no bodies."""
+    for steps in filled:
+        yield from (step for step in steps.planned if step.body is None)
+
+
+def _differ(first: Step, last: Step) -> bool:
+    """Whether a number of a step is another in the last plan than in the first."""
+    operands = (*first.inputs, *first.outputs), (*last.inputs, *last.outputs)
+    return operands[0] != operands[1] or first.node.attributes != last.node.attributes
 
 
 def _workspaces_of(filled: FilledSteps) -> tuple[Array, list[int]]:
@@ -166,9 +187,3 @@ def _workspaces_of(filled: FilledSteps) -> tuple[Array, list[int]]:
     steps = [(step, entry) for step, entry in zip(filled.planned, filled.steps, strict=False) if not step.body]
     count = sum(len(s.inputs) + len(s.outputs) + 1 + len(s.prepacks) for s in filled.planned)
     return Tables.rows(filled.operands, count), [e.first_operand + e.n_inputs + e.n_outputs for _, e in steps]
-
-
-def _states_of(filled: FilledSteps) -> tuple[Array, list[int]]:
-    """The states in a table of steps, and which are of kernels."""
-    words = np.frombuffer(ffi.buffer(filled.steps), np.int64).reshape(-1, ffi.sizeof("df_step") // 8)
-    return words[:, _STEP_STATE], [index for index, step in enumerate(filled.planned) if not step.body]

@@ -98,6 +98,47 @@ df_status df_hold_segment(const df_held *device, const df_held *compiled, df_seg
  * memory is not the host's is left alone: it belongs to the parent. */
 void df_let_go(df_held *held);
 
+/* ---- Series of plans ------------------------------------------------------------------------ */
+
+/* A number in the tables of a segment that is first + t * step in plan t. */
+typedef struct df_line {
+  int64_t *number;
+  int64_t first, step;
+} df_line;
+
+/* A segment of a series of plans, and the steps of it with numbers that change: their kernels
+ * prepare anew for each plan. It lies in memory of the caller; |at|, |made| and |held| are zeroed
+ * at first. held[at] is the segment of the plan that it has become. */
+typedef struct df_series {
+  const df_held *device;
+  df_segment *segment;
+  const df_line *lines;
+  int64_t n_lines;
+  int64_t n_kernels;
+  const df_kernel *const *kernels;
+  const df_node *nodes; /* their operands and attributes are those of the steps */
+  df_step *const *steps;
+  const df_prepared *const *expected; /* what the kernels answered when the plans were made */
+  const int64_t *copies;              /* bit by bit which of the prepacked copies are made */
+  const int64_t *given;               /* bytes of workspace that each step has */
+  df_prepared_set made[2];
+  df_held held[2];
+  int32_t at;
+  int32_t reserved;
+} df_series;
+
+/* Becomes plan |t|; the segment before must not be running. Where a workspace is too small,
+ * |wanted| says how large it must be, else 0; the caller then gives a larger one and holds the
+ * segment. When it fails the segment can't be run before another move. DF_UNSUPPORTED: a kernel
+ * doesn't take the sizes, or wants other prepacked copies. */
+df_status df_series_move(df_series *series, int64_t t, int64_t *wanted, df_error *error);
+
+/* Prepares the segment as its tables are now, and releases the one before. */
+df_status df_series_hold(df_series *series, df_error *error);
+
+/* Gives back what it holds. */
+void df_series_release(df_series *series);
+
 /* ---- Segments: the default executor (df_host.segment_*) ------------------------------------- */
 
 /* Resolves every operand of |segment| to an address, in bodies too, and checks that it lies inside
