@@ -93,9 +93,25 @@ DECODERS: dict[str, dict[str, Any]] = {
     "biogpt": {},
     "mamba": {"state_size": 8},
     "rwkv": {},
+    "qwen3_moe": {**GROUPED, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+    },
     "gpt_oss": {**GROUPED, "num_local_experts": 4, "head_dim": 16, "sliding_window": 8},
     "glm": {**GROUPED, "head_dim": 16},
 }
+EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss")
 CACHES = ("gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "phi3", "gpt_neox")
 SEQ2SEQ: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
@@ -150,7 +166,7 @@ def _encoder(kind: str, more: dict[str, Any]) -> torch.nn.Module:
 
 
 def _decoder(kind: str, more: dict[str, Any]) -> torch.nn.Module:
-    options = {"experts_implementation": "eager"} if kind in ("mixtral", "gpt_oss") else {}
+    options = {"experts_implementation": "eager"} if kind in EXPERTS else {}
     return transformers.AutoModelForCausalLM.from_config(configuration(kind, more), **options)
 
 

@@ -19,6 +19,7 @@ STORED = {
         "val_9": (4,),
         "scale": (1,),
         "decay": (4,),
+        "val_11": (4,),
     }.items()
 }
 
@@ -35,7 +36,9 @@ def model(*, constant=()):
         node("Add", ["c", "val_9"], ["d"]),
         node("Mul", ["d", "scale"], ["e"]),
         node("Exp", ["decay"], ["f"]),
-        node("Mul", ["e", "f"], ["y"]),
+        node("Mul", ["e", "f"], ["g"]),
+        node("Tanh", ["val_11"], ["h"]),
+        node("Mul", ["g", "h"], ["y"]),
     ]
     stored = [(name, array) for name, array in STORED.items() if name not in constant]
     return onnx_model(nodes, [("x", 1, ["rows", 4])], [("y", 1, ["rows", 4])], stored)
@@ -51,10 +54,11 @@ def note(entry, key, value):
 
 
 def noted(signature):
-    """The model as PyTorch's exporter writes it: val_7 was computed of a parameter, val_9 of a buffer."""
+    """The model as PyTorch's exporter writes it: val_7 and val_11 were computed of parameters, val_9 of a buffer."""
     proto = model()
     note(proto.graph, SIGNATURE, signature)
-    for name, sources in (("val_7", "['fc2.weight', 'val_3']"), ("val_9", "['rope.inv_freq', 'val_3', 'sin']")):
+    computed = {"val_7": "['fc2.weight', 'val_3']", "val_9": "['rope.inv_freq', 'val_3', 'sin']", "val_11": "['decay']"}
+    for name, sources in computed.items():
         value = proto.graph.value_info.add()
         value.name = name
         note(value, FOLDED, sources)
@@ -67,7 +71,7 @@ def test_the_signature_says_what_is_a_parameter():
     ]
     lines += ["b_rope_inv_freq: BUFFER target='rope.inv_freq' persistent=False", "x: USER_INPUT"]
     text = "\n# inputs\n" + "\n".join(lines) + "\n\n# outputs\ny: USER_OUTPUT\n"
-    assert trained(noted(text)) == {"fc.weight", "val_7", "scale", "decay"}
+    assert trained(noted(text)) == {"fc.weight", "val_7", "scale", "decay", "val_11"}
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "p: PARAMETER target=", "# inputs\nx: USER_INPUT\n"])

@@ -26,13 +26,14 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Note
         folded: texts of ``FOLDED`` by the names of its values.
     """
     kinds = {target: kind for kind, target in _TARGET.findall(signature)}
-    parameters = frozenset(target for target, kind in kinds.items() if kind == "PARAMETER")
-    buffers = set(kinds.keys() - parameters)
-    if parameters:
-        buffers |= {name for name, sources in folded.items() if parameters.isdisjoint(_NAME.findall(sources))}
+    learned = {target for target, kind in kinds.items() if kind == "PARAMETER"}
+    buffers = set(kinds.keys() - learned)
+    computed = {name for name, sources in folded.items() if not learned.isdisjoint(_NAME.findall(sources))}
+    if learned:
+        buffers |= folded.keys() - computed
     if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
         buffers.update(_constants(graph))
-    return Noted(parameters, frozenset(buffers))
+    return Noted(frozenset(learned | computed), frozenset(buffers))
 
 
 def _constants(graph: GraphRecord) -> Iterator[str]:

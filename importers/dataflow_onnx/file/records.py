@@ -110,8 +110,8 @@ class Noted:
     """Names of stored tensors, as far as a file says what they are.
 
     Attributes:
-        parameters: of a module of PyTorch.
-        buffers: no parameters, nor computed from some.
+        parameters: of a module of PyTorch, and what was computed of some.
+        buffers: neither.
     """
 
     parameters: frozenset[str] = frozenset()
