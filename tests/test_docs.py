@@ -111,6 +111,8 @@ def test_the_recipe_for_a_unary_op(tmp_path):
         assert anchor is None or at, f"{name} has no line of softsign"
         lines.insert(at[0] + 1 if at else len(lines), block(name))
         path.write_text("".join(lines).replace("\nOPS = (", "\nOPS = (\n    logcosh,", 1))
+    fused = tmp_path / "dataflow/ops/fused.py"
+    fused.write_text(fused.read_text().replace('"tanh",\n)', '"tanh",\n    "logcosh",\n)', 1))
     code = """
 import numpy as np, onnx, dataflow as df
 from onnx import helper
@@ -135,7 +137,7 @@ assert export._SAME["logcosh"] == "LogCosh"
     script = f"import runpy; runpy.run_path('{tmp_path}/native/kernels/attributes.py', run_name='__main__')"
     written = python(script, cwd=tmp_path, path=path)
     assert written.returncode == 0, written.stderr
-    assert "DF_STEP_logcosh" in (tmp_path / "native/kernels/attributes.h").read_text()
+    assert "DF_STEP_tanh, DF_STEP_logcosh };" in (tmp_path / "native/include/dataflow_steps.h").read_text()
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
     flags = ["-std=c11", "-fsyntax-only", "-DDF_ISA=portable", "-Wall", "-Werror"]
     folders = [f"-I{tmp_path / folder}" for folder in ("native/include", "native/cpu", "native", "dataflow/include")]

@@ -171,8 +171,16 @@ PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
     {op.name: op for op in (*arithmetic.OPS, *activation.OPS) if op.elementwise}
 )
 REDUCTIONS: Mapping[str, Op] = MappingProxyType({op.name: op for op in reduce.OPS if op.reduction})
-STEPS: tuple[Op, ...] = tuple(sorted((*PROGRAM_OPS.values(), *REDUCTIONS.values()), key=lambda op: op.name))
-"""What a step of a program can be; programs have the indices, and kernels/attributes.h names them for C."""
+STEP_NAMES = (
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "div", "erf", "exp",
+    "floor", "hard_swish", "log", "maximum", "minimum", "mish", "mul", "neg", "reciprocal", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu_grad", "round", "sigmoid", "sign",
+    "sin", "sinh", "softplus", "softsign", "sqrt", "sub", "tan", "tanh",
+)  # fmt: skip
+"""Ops in the order of their numbers, which plugins are compiled with: new ones go to the end."""
+_OPS = {**PROGRAM_OPS, **REDUCTIONS}
+STEPS: tuple[Op, ...] = tuple(_OPS[name] for name in (*STEP_NAMES, *sorted(_OPS.keys() - {*STEP_NAMES})))
+"""What a step of a program can be; programs have the indices, and dataflow_steps.h names them for C."""
 _CODES = {op.name: code for code, op in enumerate(STEPS)}
 
 

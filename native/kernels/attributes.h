@@ -5,6 +5,7 @@
  * names of their own. */
 #ifndef DF_KERNELS_ATTRIBUTES_H
 #define DF_KERNELS_ATTRIBUTES_H
+#include "dataflow_steps.h"
 
 /* clang-format off */
 enum { DF_MOD_FMOD };
@@ -141,16 +142,6 @@ enum { DF_STRING_SPLIT_COUNT_DELIMITER, DF_STRING_SPLIT_COUNT_MAXSPLIT };
 enum { DF_STRING_SPLIT_DELIMITER, DF_STRING_SPLIT_MAXSPLIT, DF_STRING_SPLIT_COUNT };
 enum { DF_REGEX_FULL_MATCH_PATTERN };
 enum { DF_TREE_ENSEMBLE_SIZE, DF_TREE_ENSEMBLE_AGGREGATE };
-
-/* What a step of fused_elementwise can be: the numbers of ops in its program. */
-enum { DF_STEP_abs, DF_STEP_acos, DF_STEP_acosh, DF_STEP_add, DF_STEP_asin, DF_STEP_asinh,
-       DF_STEP_atan, DF_STEP_atanh, DF_STEP_ceil, DF_STEP_cos, DF_STEP_cosh, DF_STEP_div,
-       DF_STEP_erf, DF_STEP_exp, DF_STEP_floor, DF_STEP_hard_swish, DF_STEP_log, DF_STEP_maximum,
-       DF_STEP_minimum, DF_STEP_mish, DF_STEP_mul, DF_STEP_neg, DF_STEP_reciprocal,
-       DF_STEP_reduce_max, DF_STEP_reduce_mean, DF_STEP_reduce_min, DF_STEP_reduce_prod,
-       DF_STEP_reduce_sum, DF_STEP_relu, DF_STEP_relu_grad, DF_STEP_round, DF_STEP_sigmoid,
-       DF_STEP_sign, DF_STEP_sin, DF_STEP_sinh, DF_STEP_softplus, DF_STEP_softsign, DF_STEP_sqrt,
-       DF_STEP_sub, DF_STEP_tan, DF_STEP_tanh };
 /* clang-format on */
 
 #endif

@@ -1,7 +1,8 @@
-"""Writes attributes.h: at which index a kernel finds an attribute of its op, from the declarations of dataflow.ops.
+"""Writes attributes.h and dataflow_steps.h from the declarations of dataflow.ops.
 
-Run ``python native/kernels/attributes.py`` after a declaration changed; a test compares. The header is checked in
-because a build from source has no dataflow to import yet.
+The first says at which index a kernel finds an attribute of its op, the second what the numbers in the programs of
+fused_elementwise stand for. Run ``python native/kernels/attributes.py`` after a declaration changed; a test compares.
+The headers are checked in because a build from source has no dataflow to import yet.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataflow.ir.op import AnyOp
 from dataflow.ops.fused import STEPS
 
 HEADER = Path(__file__).with_suffix(".h")
+STEPS_HEADER = Path(__file__).parents[1] / "include/dataflow_steps.h"
 
 # Ops that one function of a kernel reads: the attributes of the first, the others have as well, in the same order one
 # behind the other. Others may have some before and behind, and a prefix (``pool_kernel``).
@@ -49,11 +51,28 @@ TEXT = """\
  * names of their own. */
 #ifndef DF_KERNELS_ATTRIBUTES_H
 #define DF_KERNELS_ATTRIBUTES_H
+#include "dataflow_steps.h"
 
 /* clang-format off */
 @ENUMS@
+/* clang-format on */
 
-/* What a step of fused_elementwise can be: the numbers of ops in its program. */
+#endif
+"""
+
+STEPS_TEXT = """\
+/* dataflow_steps.h: what a step of fused_elementwise can be: the numbers of ops in its program.
+ *
+ * The attribute |program| has for each step the number of its op, then its operands: numbers of the
+ * node's inputs and, behind these, of earlier steps. The result is the last step's. Where the
+ * attribute |trailing| isn't 0 the last step is a reduction over so many trailing axes. Numbers
+ * stay what they are; a later version may have more, which a kernel's |accepts| refuses.
+ *
+ * Written by kernels/attributes.py from the declarations of dataflow.ops: don't edit. */
+#ifndef DATAFLOW_STEPS_H
+#define DATAFLOW_STEPS_H
+
+/* clang-format off */
 @STEPS@
 /* clang-format on */
 
@@ -101,8 +120,14 @@ def header() -> str:
                 shared.add(other)
                 also.setdefault(first, []).append(other)
     enums = [enum(op, also.get(op.name, [])) for op in ops.ALL if op.name in by_name and op.name not in shared]
-    return TEXT.replace("@ENUMS@", "\n".join(enums)).replace("@STEPS@", wrapped([f"DF_STEP_{op.name}" for op in STEPS]))
+    return TEXT.replace("@ENUMS@", "\n".join(enums))
+
+
+def steps_header() -> str:
+    """The text of dataflow_steps.h."""
+    return STEPS_TEXT.replace("@STEPS@", wrapped([f"DF_STEP_{op.name}" for op in STEPS]))
 
 
 if __name__ == "__main__":
     HEADER.write_text(header())
+    STEPS_HEADER.write_text(steps_header())

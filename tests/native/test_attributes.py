@@ -19,10 +19,17 @@ def script():
 
 
 def test_header_says_what_declarations_say(script):
-    stale = (
-        f"native/kernels/attributes.h is not what the declarations give; run python {SCRIPT.relative_to(NATIVE.parent)}"
-    )
+    stale = f"the headers are not what the declarations give; run python {SCRIPT.relative_to(NATIVE.parent)}"
     assert script["HEADER"].read_text() == script["header"](), stale
+    assert script["STEPS_HEADER"].read_text() == script["steps_header"](), stale
+
+
+def test_numbers_of_steps_stay_what_they_are():
+    """Plugins are compiled with them: the first 41 were numbered in the order of the alphabet, others follow."""
+    from dataflow.ops.fused import STEP_NAMES, STEPS
+
+    assert [op.name for op in STEPS] == [*STEP_NAMES], "the end of STEP_NAMES lacks a new op"
+    assert sorted(STEP_NAMES[:41]) == [*STEP_NAMES[:41]] and (STEP_NAMES[0], STEP_NAMES[40]) == ("abs", "tanh")
 
 
 def test_ops_that_are_read_alike_must_agree(script):

@@ -27,7 +27,7 @@ LAYERS = {
 # What a part of native/ includes besides its own files.
 BELOW = {
     "include": (),
-    "kernels": ("include/dataflow.h", "include/dataflow_inline.h"),
+    "kernels": ("include/dataflow.h", "include/dataflow_inline.h", "include/dataflow_steps.h"),
     "runtime": ("include/dataflow.h",),
     "cpu": ("include/dataflow.h", "include/dataflow_inline.h", "kernels/"),
     "cuda": ("include/dataflow.h", "include/dataflow_inline.h", "include/dataflow_cuda.h", "kernels/"),

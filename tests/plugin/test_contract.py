@@ -21,7 +21,7 @@ HEADER = (ROOT / "native/include/dataflow.h").read_text()
 ROWS = {row.split("`")[1]: row for row in PAGE.splitlines() if row.startswith("| `")}
 
 
-HEADERS = "#include <dataflow.h>\n#include <dataflow_inline.h>\n"
+HEADERS = "#include <dataflow.h>\n#include <dataflow_inline.h>\n#include <dataflow_steps.h>\n"
 LANGUAGES = {"c": "c11", "c++": "c++17"}
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 
