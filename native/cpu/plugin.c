@@ -65,6 +65,7 @@ enum { ALIGNMENT = 64 };
   X(optimizer_blocks)                                                                              \
   X(pool)                                                                                          \
   X(pool_bytes)                                                                                    \
+  X(quantized_add)                                                                                 \
   X(quantized_blocks)                                                                              \
   X(quantized_conv)                                                                                \
   X(quantized_linear)                                                                              \

@@ -3,7 +3,6 @@
  *   quantize          y = round(x / scale) + zero, half to even, saturated
  *   dequantize        y = (x - zero) scale
  *   dynamic_quantize  quantize to uint8 with the scale and zero point of the range of x and 0
- *   add_requantized   quantize(relu(dequantize(a) + dequantize(b))), a block at a time
  *
  * Scale and zero point are one number each, or one per index of an axis; a line is what shares
  * them. Two to five bytes per element, and two reads for dynamic_quantize. */
@@ -152,65 +151,6 @@ static df_status run_dequantize(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------ */
-
-typedef struct addition {
-  linear left, right, result;
-  int32_t relu;
-} addition;
-
-/* Each step has its own loop, so that no product is fused with the sum, which would round once. */
-static void add_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  enum { BLOCK = 1024 };
-  const addition *a = context;
-  float left[BLOCK], right[BLOCK];
-  int64_t begin, end;
-  df_task_range(index, count, a->result.total, 64, &begin, &end);
-  for (int64_t at = begin, n; at < end; at += n) {
-    n = df_min(BLOCK, end - at);
-    linear l = a->left, r = a->right, y = a->result;
-    l.in = (const uint8_t *)l.in + at;
-    l.out = left;
-    dequantize_line(&l, 0, 0, n);
-    r.in = (const uint8_t *)r.in + at;
-    r.out = right;
-    dequantize_line(&r, 0, 0, n);
-    if (a->relu) {
-      for (int64_t i = 0; i < n; i++) {
-        const float sum = left[i] + right[i];
-        left[i] = sum < 0.0f ? 0.0f : sum;
-      }
-    } else {
-      for (int64_t i = 0; i < n; i++)
-        left[i] += right[i];
-    }
-    y.in = left;
-    y.out = (uint8_t *)y.out + at;
-    quantize_line(&y, 0, 0, n);
-  }
-}
-
-static linear operand_of(const df_tensor *x, const df_tensor *scale, const df_tensor *zero) {
-  return (linear){.in = x->data,
-                  .scale = scale->data,
-                  .zero = zero->data,
-                  .total = df_elements(x),
-                  .dtype = x->dtype};
-}
-
-static df_status run_add(const df_call *call) {
-  const df_tensor *const *in = call->inputs;
-  const df_tensor *y = call->outputs[0];
-  addition a = {.left = operand_of(in[0], in[1], in[2]),
-                .right = operand_of(in[3], in[4], in[5]),
-                .result = operand_of(y, in[6], in[7]),
-                .relu = df_attr_int(call, DF_ADD_REQUANTIZED_RELU) != 0};
-  a.result.out = y->data;
-  df_parallel(call, add_task, &a, df_task_count(call, a.result.total, DF_GRAIN));
-  return DF_OK;
-}
-
 /* ---- The range ------------------------------------------------------------------------------- */
 
 /* Largest element of each task, and of the negated ones; 0 among both. */
@@ -311,8 +251,6 @@ DF_KERNELS(quantized_linear) = {
                  df_accepts_elements, run_quantize),
     DF_KERNEL_IF("dequantize", "f32", "i8|u8|i16|u16|i32,f32,i8|u8|i16|u16|i32->f32", NULL,
                  df_accepts_elements, run_dequantize),
-    DF_KERNEL_IF("add_requantized", "f32", "u8|i8,f32,u8|i8,u8|i8,f32,u8|i8,f32,u8|i8->u8|i8", NULL,
-                 df_accepts_elements, run_add),
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "dynamic_quantize",
                        .name = "dynamic_quantize f32 " DF_TEXT(DF_ISA),

@@ -62,14 +62,19 @@ static inline float df_byte_scale(const df_byte_operands *o, int64_t index) {
   return o->form == DF_BYTE_STEPS ? unit / df_byte_float(o->y_scale, 0) : unit;
 }
 
+/* A bias of floats, rounded to units. */
+static inline int32_t df_byte_units(float bias, float unit) {
+  const double units = rint((double)bias / unit);
+  return units >= 2147483647.0 ? INT32_MAX : units > -2147483648.0 ? (int32_t)units : INT32_MIN;
+}
+
 /* What is added to a sum as an integer: a bias of int32, or one of floats rounded to units. */
 static inline int32_t df_byte_bias(const df_byte_operands *o, int64_t index) {
   if (!o->bias || o->form != DF_BYTE_STEPS)
     return 0;
   if (o->bias->dtype == DF_INT32)
     return ((const int32_t *)o->bias->data)[index];
-  const double units = rint((double)((const float *)o->bias->data)[index] / df_byte_unit(o, index));
-  return units >= 2147483647.0 ? INT32_MAX : units > -2147483648.0 ? (int32_t)units : INT32_MIN;
+  return df_byte_units(((const float *)o->bias->data)[index], df_byte_unit(o, index));
 }
 
 /* Form, result and limits; the arrays are left to the caller. */
@@ -99,13 +104,18 @@ static inline void df_byte_fill_columns(const df_byte_operands *o, df_byte_epilo
   int32_t any = 0;
   memset(vectors, 0, (size_t)(3 * pitch));
   for (int64_t f = 0; f < filters; f++)
-    add[f] = df_byte_bias(o, f);
+    scale[f] = x_scale * scales[f * each];
+  if (o->bias && o->bias->dtype == DF_INT32)
+    memcpy(add, o->bias->data, (size_t)filters * sizeof *add);
+  else if (o->bias)
+    for (int64_t f = 0; f < filters; f++)
+      add[f] = df_byte_units(((const float *)o->bias->data)[f], scale[f]);
   for (int64_t f = 0; f < filters; f++)
     any |= zero[f] = df_byte_zero(o->right_zero, f, o->right->dtype, 0);
   for (int64_t f = 0; f < filters; f++) {
     const uint32_t rest = (uint32_t)((const int32_t *)sums)[f] - (uint32_t)k * (uint32_t)zero[f];
     add[f] = (int32_t)((uint32_t)add[f] - left * rest);
-    scale[f] = x_scale * scales[f * each] / y_scale;
+    scale[f] /= y_scale;
   }
   e->column_add = add;
   e->column_zero = any ? zero : NULL;

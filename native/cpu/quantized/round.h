@@ -9,7 +9,7 @@ typedef uint8_t df_bytes __attribute__((vector_size(DF_LANES)));
 #define DF_ROUNDER 12582912.0f /* 1.5 * 2^23 */
 
 /* Limits are small enough for a float that a number of 2^23 and more, whose last bit counts ones,
- * rounds when it is added, half to even. Of a NaN the limits are left. */
+ * rounds when it is added, half to even; they are kept with it. Of a NaN the limits are left. */
 typedef struct df_rounding {
   df_vec least, most;
   int32_t shift;
@@ -17,14 +17,16 @@ typedef struct df_rounding {
 
 static inline df_rounding df_rounding_of(int32_t zero, int32_t least, int32_t most) {
   const float rounder = DF_ROUNDER;
-  df_rounding r = {vec_splat((float)(least - zero)), vec_splat((float)(most - zero)), 0};
+  df_rounding r = {vec_splat(rounder + (float)(least - zero)),
+                   vec_splat(rounder + (float)(most - zero)), 0};
   memcpy(&r.shift, &rounder, sizeof r.shift);
   r.shift -= zero;
   return r;
 }
 
+/* A product among the steps is rounded with the sum, once. */
 static inline df_bytes df_round_steps(df_vec steps, const df_rounding *r) {
-  steps = vec_min(vec_max(steps, r->least), r->most) + vec_splat(DF_ROUNDER);
+  steps = vec_min(vec_max(steps + vec_splat(DF_ROUNDER), r->least), r->most);
   return __builtin_convertvector((df_ivec)steps - r->shift, df_bytes);
 }
 
