@@ -7,7 +7,7 @@
 
 enum {
   GRAIN = 256 * 1024,   /* multiply-adds of the smallest task worth a thread's while */
-  STAYING = 384 * 1024, /* bytes of rows that stay in the second cache */
+  STAYING = 256 * 1024, /* bytes of rows and results that stay in the second cache */
   ONE_SET = 4096,       /* bytes from one line to the next of a set of the first cache */
   RUN = 64,             /* bytes that are copied at once */
   VECTORS = 3           /* the epilogue's arrays by filter */
@@ -61,7 +61,8 @@ static plan make_plan(const df_conv *conv, int32_t dtype, int32_t threads) {
   w.down = df_divide_up(m, w.rows);
   w.columns = df_divide_up(panels, w.across) * DF_BYTE_COLUMNS;
   w.across = df_divide_up(conv->filters, w.columns);
-  w.group = df_max(1, df_min(w.rows / w.height, STAYING / (w.row * w.height))) * w.height;
+  w.group = df_max(1, df_min(w.rows / w.height, STAYING / ((w.row + conv->filters) * w.height))) *
+            w.height;
   w.weights = VECTORS * vector_bytes(conv);
   w.scratches =
       w.weights + (conv->uses ? df_round_up(DF_NAME(df_byte_last_prepack_bytes)(conv), 64) : 0);

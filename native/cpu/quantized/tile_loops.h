@@ -10,7 +10,10 @@
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
-enum { ANCHORS = (DF_BYTE_ROWS + 2) / 3 };
+enum {
+  ANCHORS = (DF_BYTE_ROWS + 2) / 3,
+  AHEAD = 8192 /* bytes of columns: about the latency of the third cache, in which weights lie */
+};
 
 TILE_INLINE df_ivec load_line(const uint8_t *from) {
   df_ivec value;
@@ -40,6 +43,9 @@ TILE_INLINE void sum_rows(int rows, int vectors, int unsigned_columns, const df_
     for (int j = 0; j < vectors; j++)
       sum[i][j] = (df_ivec){0};
   for (int64_t p = 0; p < tile->steps; p++, b += b_step) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; j++)
+      __builtin_prefetch(b + AHEAD + j * DF_BYTE_LEAST_LINE);
     unsigned_operand right_unsigned[DF_BYTE_VECTORS];
     signed_operand right_signed[DF_BYTE_VECTORS];
 #pragma GCC unroll 2
