@@ -50,6 +50,7 @@ class Engine:
         devices: the same, open.
         variables: the stored tensors.
         state: what runs left; None where they leave nothing.
+        recent: the program that was used last, and so is kept; None where none is.
 
     Raises:
         InputError: an unknown device, option or precision; a pin that fits nothing.
@@ -79,6 +80,7 @@ class Engine:
     def _begin(self) -> None:
         self.variables = Variables(self.devices, self._borrows)
         self._programs: OrderedDict[Key, Program] = OrderedDict()
+        self.recent: Program | None = None
         self._lock = threading.Lock()
         renew_in_child(self)
 
@@ -103,6 +105,7 @@ class Engine:
         program = self._programs.get(key)
         if program is not None:
             self._programs.move_to_end(key)
+            self.recent = program
         return program
 
     def find(self, kind: tuple[Hashable, ...], form: Hashable) -> Program | None:
@@ -123,6 +126,7 @@ class Engine:
                 for old in same[: len(same) - self._plans]:
                     del programs[old]
                 self.variables.drop_constants(kept.plan for kept in programs.values())
+            self.recent = programs.get(key)
         return program
 
     def compile(
@@ -276,6 +280,7 @@ class Engine:
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
+            self.recent = None
 
     def close(self) -> None:
         """Gives device memory back; nothing may be running."""

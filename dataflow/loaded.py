@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from .execute.arguments import check_result, sizes_of
+from .execute.arguments import DeclaredInputs, check_result, sizes_of
 from .execute.program import Program
 from .execute.regions import bound_region, run_regions, with_wanted
 from .execute.sequences import types_of
@@ -58,6 +58,7 @@ class Loaded:
         lengths: of outputs that are sequences, or None of those that are absent, where it was made for some inputs.
 
     Attributes:
+        declared: the graph's inputs.
         forms: inputs and outputs that are no tensors.
         series: of runs whose sizes grow; None where no size can.
     """
@@ -73,6 +74,7 @@ class Loaded:
         lengths: Mapping[str, int | None] = MappingProxyType({}),
     ) -> None:
         self.graph, self.engine, self.lengths, self.forms = graph, engine, lengths, forms_of(graph)
+        self.declared = DeclaredInputs(graph.inputs)
         self._convert, self._judge, self._cap, self._form = convert, judge, cap, form
         self._depends, self._reads = depends_on_data(graph), static_reads(graph)
         self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}

@@ -115,11 +115,19 @@ class RunSeries:
         member = next_.member
         if tuple([array.shape for array in given.values()]) != next_.shapes:
             return None
-        if self._engine.find(("run",), member.found.form) is not member.program:
+        kept = self._engine.recent is member.program  # which costs less to see
+        if not kept and self._engine.find(("run",), member.found.form) is not member.program:
             return None
         results = member.run(given, out)
-        if results is not None:
-            self._following = self._after(names, member, next_.fed)
+        if results is None:
+            return None
+        if member.number < member.found.line.count:
+            member.number += 1
+            next_.changes = state.changes
+            if next_.varies:
+                next_.shapes = member.found.line.at(member.number, next_.fed)
+        else:
+            self._following = None
         return results
 
     def _follow(self, names: tuple[str, ...], member: _Member) -> None:
@@ -135,15 +143,11 @@ class RunSeries:
             for value, shape in zip(self._graph.inputs, wanted, strict=True):
                 if value.name in kept and left[kept[value.name]].sizes != shape:
                     return
-        self._following = self._after(names, member, fed)
-
-    def _after(self, names: tuple[str, ...], member: _Member, fed: tuple[int, ...]) -> _Following | None:
-        """The run behind that of a plan; None where the series ends."""
-        number, line = member.number + 1, member.found.line
-        if number > line.count or self._engine.state is None:
-            return None
-        after = _Member(member.program, number, member.found)
-        return _Following(names, fed, line.at(number, fed), after, self._engine.state.changes)
+        number = member.number + 1
+        if number <= line.count:
+            after = _Member(program, number, member.found)
+            varies = any(any(line.step[index]) for index in fed)
+            self._following = _Following(names, fed, line.at(number, fed), varies, after, state.changes)
 
     def _member(self, names: tuple[str, ...], shapes: Shapes) -> _Member | None:
         """The program of a series for inputs of these shapes; None where there is none, and is to be none yet."""
@@ -226,7 +230,7 @@ class RunSeries:
         return found, program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Member:
     """One plan of a series, ready to run."""
 
@@ -251,14 +255,14 @@ class _Member:
         return results
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Following:
-    """The run that comes next.
+    """The run that comes next, which becomes the one behind it when it is done.
 
     Attributes:
         names: of its outputs.
         fed: the inputs that aren't state, by number.
-        shapes: of these.
+        shapes: of these; ``varies``: they are not the same in all runs of the series.
         member: its plan.
         changes: of the state before it; see ``KeptState``.
     """
@@ -266,5 +270,6 @@ class _Following:
     names: tuple[str, ...]
     fed: tuple[int, ...]
     shapes: Shapes
+    varies: bool
     member: _Member
     changes: int

@@ -220,7 +220,7 @@ class Session:
             return self._run_state(loaded, self._state, inputs, outputs, out)
         if loaded.forms:
             return self._run_lists(loaded, inputs, outputs, out)
-        return loaded.run(checked_inputs(loaded.graph.inputs, inputs), outputs, out)
+        return loaded.run(loaded.declared.checked(inputs), outputs, out)
 
     def _run_state(
         self,

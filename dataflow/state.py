@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
-from .execute.arguments import checked_array, checked_inputs, sizes_of_shapes
+from .execute.arguments import DeclaredInputs, checked_array, sizes_of_shapes
 from .execute.run_state import KeptState
 from .host import checks
 from .ir.dims import Dim, bind_size
@@ -67,7 +67,7 @@ class SessionState:
         self._inputs = {value.name: value for value in graph.inputs}
         self._pairs, self._kept = pairs, kept
         self._names = frozenset(pairs.values())
-        self.fed = tuple(value for value in graph.inputs if value.name not in self._names)
+        self._fed = DeclaredInputs(tuple(value for value in graph.inputs if value.name not in self._names))
         self._arrays: dict[str, Array] = {}
 
     @property
@@ -90,7 +90,7 @@ class SessionState:
                 f"{', '.join(map(repr, listed))}: the session keeps this as state; leave it out, or set it by "
                 "session.reset({name: array})"
             )
-        return checked_inputs(self.fed, given)
+        return self._fed.checked(given)
 
     def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """All inputs in the model's order: those that are given, and the state; its data, or its shapes alone.
@@ -101,7 +101,8 @@ class SessionState:
         found = self._found()
         missing = self._names - found.keys()
         if missing:
-            sizes = sizes_of_shapes(self.fed, [given[value.name].shape for value in self.fed])
+            fed = self._fed.values
+            sizes = sizes_of_shapes(fed, [given[value.name].shape for value in fed])
             self._set({name: _zeros(self._inputs[name].type, sizes) for name in missing})
             found = self._found()
         found.update(given)

@@ -73,7 +73,7 @@ class _Copied:
 def test_any_runs_have_the_results_of_copied_state(file, remote, short, monkeypatch, first, seed):
     devices = {"devices": list(dict.fromkeys([first, "cpu"])), "registry": remote}
     rng, model = np.random.default_rng(seed), df.load(file)
-    grown = [df.Session(model, state=STATE, **devices) for _ in range(2)]
+    grown = [df.Session(model, state=STATE, plans=plans, **devices) for plans in (1, 16)]
     callers = [_Caller(df.Session(model, **devices)) for _ in range(2)]
     copied = [_Copied(df.Session(model, state=STATE, **devices), monkeypatch) for _ in range(2)]
     theirs = onnxruntime.InferenceSession(file)

@@ -60,6 +60,8 @@ class SeriesBound(Bound):
         arenas = self.plan.arenas
         constants = frozenset(i for i, a in enumerate(arenas) if a.kind in constant and a.memory == HOST)
         self._items: list[Any] = []
+        self._segments: list[SeriesCSegment] = []
+        self._transfers: list[tuple[int, Transfer, Transfer]] = []  # index, and those of the first and the last plan
         for first, last in zip(self._series.first.items, self.plan.items, strict=True):
             if isinstance(first, Segment) and isinstance(last, Segment):
                 backend = self._devices.backends[last.device]
@@ -67,9 +69,13 @@ class SeriesBound(Bound):
                 own = self._arenas_of(last.device, table)
                 allocate = partial(self._devices.allocate, self._devices.memories[last.device])
                 count, threads = self._series.count, self._devices.threads
-                self._items.append(SeriesCSegment(backend, first, last, count, own, threads, constants, allocate))
-            else:
-                self._items.append(self._bind(last, table))
+                made = SeriesCSegment(backend, first, last, count, own, threads, constants, allocate)
+                self._segments.append(made)
+                self._items.append(made)
+                continue
+            if isinstance(first, Transfer) and isinstance(last, Transfer):
+                self._transfers.append((len(self._items), first, last))
+            self._items.append(self._bind(last, table))
         return self._items
 
     def move(self, t: int) -> None:
@@ -83,14 +89,11 @@ class SeriesBound(Bound):
         if not 0 <= t <= self._series.count:
             raise NotInSeries(f"it has no number {t}")
         self._at = -1
-        same = True  # items
-        for index, (first, last) in enumerate(zip(self._series.first.items, self.plan.items, strict=True)):
-            if isinstance(first, Transfer) and isinstance(last, Transfer):
-                self._items[index] = self._bind(self._series.transfer(first, last, t), self._table)
-                same = False
-            elif isinstance(last, Segment):
-                self._items[index].move(t)
-        if same:
+        for segment in self._segments:
+            segment.move(t)
+        for index, first, last in self._transfers:
+            self._items[index] = self._bind(self._series.transfer(first, last, t), self._table)
+        if not self._transfers:
             for stage in (self._complete, *self._stages.values()):
                 for item in stage.items:
                     if isinstance(item, NativeItems):

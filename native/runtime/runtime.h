@@ -27,10 +27,6 @@ const df_plugin *df_library_open(const char *path, df_error *error);
 /* Null when |kernel| takes |node|, else the reason why not. */
 const char *df_accepts(const df_kernel *kernel, const df_node *node);
 
-/* The number of the first kernel that doesn't take its node, kernels[i] of nodes[i]; |count| where
- * there is none. */
-int64_t df_first_refused(int64_t count, const df_kernel *const *kernels, const df_node *nodes);
-
 /* Prepares |count| kernels, kernels[i] for nodes[i] into prepared[i], all or none: when one fails,
  * those before it are released, error->step is its index and its status is returned. |prepacks| has
  * DF_MOST_PREPACKS records for each, of which those that it asks for are filled. */

@@ -7,13 +7,6 @@ const char *df_accepts(const df_kernel *kernel, const df_node *node) {
   return kernel->accepts ? kernel->accepts(node) : NULL;
 }
 
-int64_t df_first_refused(int64_t count, const df_kernel *const *kernels, const df_node *nodes) {
-  for (int64_t i = 0; i < count; i++)
-    if (df_accepts(kernels[i], &nodes[i]))
-      return i;
-  return count;
-}
-
 enum { MOST_ALGORITHMS = 32 };
 
 /* What a kernel answered, checked before memory is planned with it. */

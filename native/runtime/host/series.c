@@ -23,10 +23,10 @@ df_status df_series_move(df_series *series, int64_t t, int64_t *wanted, df_error
   for (int64_t i = 0; i < series->n_lines; i++)
     *series->lines[i].number = series->lines[i].first + t * series->lines[i].step;
   df_release_set(set); /* of a move that failed */
-  const int64_t refused = df_first_refused(count, series->kernels, series->nodes);
-  if (refused < count)
-    return df_error_set(error, DF_UNSUPPORTED, refused, "kernel '%s' does not take the sizes",
-                        series->kernels[refused]->name);
+  for (int64_t i = 0; i < count; i++)
+    if (df_accepts(series->kernels[i], &series->nodes[i]))
+      return df_error_set(error, DF_UNSUPPORTED, i, "kernel '%s' does not take the sizes",
+                          series->kernels[i]->name);
   const df_status status = df_prepare_set(count, series->kernels, series->nodes, set, error);
   if (status)
     return status;
