@@ -95,6 +95,12 @@ class GraphBuilder:
         self._initializers[value] = data
         return value
 
+    def keep_as(self, stored: Value, data: Initializer) -> Value:
+        """The same stored tensor of another graph, under its name."""
+        value = self._like(stored)
+        self._initializers[value] = data
+        return value
+
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
         if dtype.is_int and (not math.isfinite(number) or number != int(number)):
@@ -179,7 +185,7 @@ class GraphBuilder:
     def again(self, node: Node, inputs: Sequence[Value | None]) -> Node:
         """A node of another graph, with inputs of this one that have the types of its own: nothing is inferred anew."""
         name = _unique(self._node_names, node.name)
-        outputs = tuple(None if v is None else self.value(v.name, v.type, exact=True) for v in node.outputs)
+        outputs = tuple([None if v is None else self._like(v) for v in node.outputs])
         made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin, node.pin)
         self._nodes.append(made)
         return made
@@ -190,6 +196,14 @@ class GraphBuilder:
         if exact and name in self._names:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
         return Value(self.unique(name), type, self)
+
+    def _like(self, value: Value) -> Value:
+        """A value with the name and type of one of another graph."""
+        name = value.name
+        if name in self._names:
+            raise ModelError(f"the graph has a value {name!r} already; names are unique")
+        self._names[name] = 0
+        return Value(name, value.type, self)
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value of this builder another name.

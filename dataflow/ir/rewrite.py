@@ -38,7 +38,7 @@ def rewrite(
     for value, data in graph.initializers.items():
         given = (initializers or {}).get(value)
         if given is None:
-            new[value] = builder.keep(value.name, data)
+            new[value] = builder.keep_as(value, data)
         else:
             new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
     for node in graph.nodes:
