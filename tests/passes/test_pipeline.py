@@ -21,27 +21,24 @@ def offer(name, before=(), after=(), phase="fold", plugin="p", run=lambda graph,
     return Pass(name, phase, run, before, after, plugin)
 
 
+FOLDING = ["expand_blocks", "use_integers", "channels_last", "constant_folding"]
+
+
 def test_the_passes_of_the_core_are_in_their_order():
     assert arranged([]) == PIPELINE
     expected = ["identities", "merged_transpose", "conv_pads", "dead_code", "padding_taps", "upcast"]
     expected += ["transposed_matmul", "transposed_concat"]
     assert names("simplify") == expected
-    assert names("fold") == ["expand_blocks", "use_integers", "constant_folding", "fold_affine"]
+    assert names("fold") == [*FOLDING, "fold_affine"]
 
 
 def test_a_pass_runs_as_late_as_it_may():
-    assert names("fold", offer("own")) == ["expand_blocks", "use_integers", "constant_folding", "fold_affine", "own"]
-    assert names("fold", offer("own", before=["fold_affine"])) == [
-        "expand_blocks",
-        "use_integers",
-        "constant_folding",
-        "own",
-        "fold_affine",
-    ]
+    assert names("fold", offer("own")) == [*FOLDING, "fold_affine", "own"]
+    assert names("fold", offer("own", before=["fold_affine"])) == [*FOLDING, "own", "fold_affine"]
     assert names("fold", offer("own", before=["expand_blocks"]))[0] == "own"
     assert names("fold", offer("own", after=["constant_folding"]))[-1] == "own"
     two = offer("one", after=["two"], before=["fold_affine"]), offer("two", plugin="q")
-    assert names("fold", *two) == ["expand_blocks", "use_integers", "constant_folding", "two", "one", "fold_affine"]
+    assert names("fold", *two) == [*FOLDING, "two", "one", "fold_affine"]
     assert names("fuse", *two) == names("fuse")
 
 
@@ -52,7 +49,7 @@ def refused(*offered):
 def test_what_can_not_be_ordered_names_the_plugin():
     assert refused(offer("own", before=["nothing"])) == (
         "pass 'own' of the plugin p refers to 'nothing'; passes of the phase 'fold' are: "
-        "expand_blocks, use_integers, constant_folding, fold_affine, own"
+        "expand_blocks, use_integers, channels_last, constant_folding, fold_affine, own"
     )
     circle = refused(offer("one", after=["two"]), offer("two", after=["one"], plugin="q"))
     assert circle.endswith("in a circle: pass 'one' of the plugin p, pass 'two' of the plugin q")
