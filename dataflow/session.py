@@ -78,7 +78,7 @@ class Session:
         devices: ids in order of preference, each alone or with its options; by default the best available.
         threads: the most to use; by default what the machine lends.
         fallback: ``warn`` says once when more than 1% of the work runs on a device that wasn't named;
-            ``error`` refuses.
+            ``error`` refuses, ``allow`` says nothing.
         plans: how many plans are kept.
         concurrency: how many runs of one plan may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
@@ -105,7 +105,7 @@ class Session:
         devices: Sequence[DeviceChoice] | DeviceChoice | None = None,
         *,
         threads: int | None = None,
-        fallback: Literal["warn", "error"] = "warn",
+        fallback: Literal["warn", "error", "allow"] = "warn",
         plans: int = 16,
         concurrency: int = 4,
         fold: bool = True,
@@ -120,7 +120,7 @@ class Session:
         self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
         algorithms = Algorithms() if algorithms is None else algorithms
         how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
-        checks.text("fallback", fallback, ("warn", "error"))
+        checks.text("fallback", fallback, ("warn", "error", "allow"))
         self._concurrency = integer("concurrency", concurrency)
         pairs = {} if state is None else checked_pairs(self.model.graph, state)
         kept = pairs if stays(self.model.graph, pairs) else {}
@@ -334,7 +334,7 @@ class _Judge:
         self._fallback, self._placement, self._warned = fallback, placement, False
 
     def __call__(self, lowered: Lowered) -> None:
-        silent = self._warned and self._fallback == "warn"
+        silent = self._fallback == "allow" or (self._warned and self._fallback == "warn")
         if silent or (text := work_elsewhere(lowered, self._placement)) is None:
             return
         if self._fallback == "error":

@@ -58,6 +58,13 @@ def loaded(tmp_path, model):
     return df.load(str(path))
 
 
+def test_what_is_not_on_the_device_is_said_once(tmp_path, caplog):
+    model = loaded(tmp_path, chain("Exp", "Sin", "Tanh", "Cos"))
+    compare(model, {"x": np.ones((2, 5), np.float32)}, ["wrong"], reference="numpy", registry=TANH)
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert "of the work runs on" in text
+
+
 X = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
 
 
