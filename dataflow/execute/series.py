@@ -15,6 +15,7 @@ from ..ir.lowered import Lowered
 from ..ir.plan import Plan, Segment, Transfer
 from ..ir.series import NotInSeries, Series
 from ..ir.types import Array, TensorType
+from ..planning.series import runs_as
 from ..plugin.device import Buffer
 from .arguments import Results
 from .bound import Bound, Stages, in_sequence
@@ -126,6 +127,10 @@ class SeriesProgram(Program):
         self._left = self._outputs.keys() - {*self._returned}  # for the next run
         grows = any(first != last for first, last in map(self._outputs.__getitem__, self._returned))
         self._results = None if grows else self.results_at(0)  # of each plan
+
+    def runs_as(self, t: int, plan: Plan) -> bool:
+        """Whether plan ``t`` gives what a plan for the same sizes gives, bit for bit."""
+        return runs_as(self._series, t, plan)
 
     def _type_at(self, first: TensorType, last: TensorType, t: int) -> TensorType:
         return TensorType(last.dtype, self._series.numbers(first.sizes, last.sizes, t))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ir.dims import Dim, bind_size
 from ..ir.graph import Graph, Node
+from ..ir.value import Value
 from ..ops.control_flow import if_
 from ..ops.dynamic_shape import deferred, read_shape, require
 from ..ops.dynamic_shape import sizes as sizes_op
@@ -55,26 +56,31 @@ class EvenSizes:
                 found.update(value.name for value in results)
         return frozenset(found)
 
-    def why_folded(self, graph: Graph) -> str | None:
-        """Where something else than whole numbers is computed from sizes alone; None: nowhere.
+    def feeding(self, graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
+        """The graph in which what is computed from sizes that grow alone has become inputs, and the values they were.
 
-        A plan for one of the sizes folds it; in a series a device computes it, and may round otherwise, or fuse it with
-        what reads it.
+        Views stay, as they do where constants are folded: what they are of is fed.
         """
+        values = SizeValues.of(graph)
         derived = {*self.fed(graph), *self.varying(graph)}
-        constant = {value for value, data in graph.initializers.items() if not data.trainable}
+        computed: set[Value] = set()
+        kept: list[Node] = []
         for node in graph.nodes:
-            read = [value for value in node.inputs if value is not None]
-            if not constant.issuperset(read):
-                continue
             results = [value for value in node.outputs if value is not None]
-            constant.update(results)
-            if derived.isdisjoint(value.name for value in (*read, *results)):
+            read = [value for value in node.inputs if value is not None]
+            static = all(values.is_static(value) for value in results)
+            if not static or derived.isdisjoint(value.name for value in (*read, *results)):
+                kept.append(node)
                 continue
             derived.update(value.name for value in results)
-            if node.op.view is None and any(value.type.dtype.kind not in "iu" for value in results):
-                return f"{node.describe()} depends on sizes alone, and is no whole number"
-        return None
+            if node.op.view is None:
+                computed.update(results)
+            else:
+                kept.append(node)
+        asked = dict.fromkeys(value for node in kept for value in node.inputs if value in computed)
+        asked.update(dict.fromkeys(value for value in graph.outputs.values() if value in computed))
+        fed = tuple(value for value in asked if value is not None)
+        return replace(graph, inputs=(*graph.inputs, *fed), nodes=tuple(kept)), fed
 
     def why_uneven(self, graph: Graph, kernels: Kernels) -> str | None:
         """Where sizes decide about more than shapes, or shapes don't grow in equal steps; None: nowhere.

@@ -46,6 +46,66 @@ def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str
     return Series(moved, last, count)
 
 
+def runs_as(series: Series, t: int, plan: Plan) -> bool:
+    """Whether number ``t`` of a series calls the kernels that a plan for the same sizes calls, on operands alike.
+
+    Results are then the same bit for bit. What runs again is left out: it gives what ran before.
+    """
+    ours = zip(_calls(series.first), _calls(series.plan), strict=True)
+    theirs = _calls(plan)
+    if len(theirs) != len(_calls(series.plan)):
+        return False
+    for (first, last), other in zip(ours, theirs, strict=True):
+        if not isinstance(last, Step) or not isinstance(first, Step) or not isinstance(other, Step):
+            if type(last) is not type(other):
+                return False
+            continue
+        if last.body is not None or other.body is not None or last.kernel is not other.kernel:
+            return False
+        if len(last.inputs) != len(other.inputs) or len(last.outputs) != len(other.outputs):
+            return False
+        if [p is None for p in last.prepacks] != [p is None for p in other.prepacks]:
+            return False
+        for a, b, c in zip(_operands(first), _operands(last), _operands(other), strict=True):
+            if (b is None) != (c is None):
+                return False
+            if a is not None and b is not None and c is not None:
+                now = series.operand(a, b, t)
+                if (now.type, now.strides) != (c.type, c.strides):
+                    return False
+        if not _same_attributes(series, t, first, last, other):
+            return False
+    return True
+
+
+def _calls(plan: Plan) -> list[Item | Step]:
+    """The steps of a plan and its other items, in order, but for what runs again."""
+    found: list[Item | Step] = []
+    for item in plan.items:
+        found += item.steps if isinstance(item, Segment) else [item]
+    named = plan.again.nodes if plan.again is not None else ()
+    again = {name for name, _ in named}
+    return [call for call in found if not (isinstance(call, Step) and call.node.name in again)]
+
+
+def _operands(step: Step) -> tuple[Operand | None, ...]:
+    return (*step.inputs, *step.outputs)
+
+
+def _same_attributes(series: Series, t: int, first: Step, last: Step, other: Step) -> bool:
+    for name, value in other.node.attributes.items():
+        a, b = first.node.attributes.get(name), last.node.attributes.get(name)
+        if a != b:
+            several = tuple(x if isinstance(x, tuple) else (x,) for x in (a, b))
+            if any(type(n) is not int for x in several for n in x):
+                return False
+            at = series.numbers(several[0], several[1], t)
+            b = at if isinstance(b, tuple) else at[0]
+        if repr(b) != repr(value):
+            return False
+    return True
+
+
 def why_uneven(plans: Sequence[Plan], at: Sequence[int]) -> str | None:
     """Why plans that were made each by itself can't be of one series; None: they may be, but for what they folded.
 

@@ -235,8 +235,8 @@ class Making:
 
     def _bound(self, decided: Decided, batch: Mapping[str, Array], sizes: Sizes) -> Graph:
         """The model's graph for a batch, or for the sizes of a series."""
-        if sizes.grown:  # no data decides about them
-            return bind(self.graph, sizes.named, self.engine.registry.reference_kernels, sizes.grown)
+        if sizes.graph is not None:  # no data decides about its sizes
+            return bind(sizes.graph, sizes.named, self.engine.registry.reference_kernels)
         return self._data.bound(decided, batch)
 
     def _drawn(self, draw: int) -> dict[str, Array]:

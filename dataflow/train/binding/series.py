@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...engine import Engine
 from ...errors import GradientError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from ...execute.arguments import sizes_of_shapes
 from ...execute.series import SeriesMember, SeriesProgram
-from ...ir.graph import Graph, Node
+from ...ir.graph import Graph
 from ...ir.series import Line, NotInSeries, Shapes, line_through
-from ...ir.types import TensorType
-from ...passes.bind_shapes import array_of_sizes, dims_of, has_names
+from ...ir.types import Array, TensorType
+from ...ir.value import Value
+from ...passes.bind_shapes import dims_of, has_names
 from ...passes.even_sizes import EvenSizes
+from ...passes.size_values import Kernels, SizeValues
 from ...planning.series import why_uneven
 from .sizes import Make, Sizes
 
@@ -26,26 +28,45 @@ BuildSeries = Callable[[Sequence[Graph], int, frozenset[str]], "SeriesProgram | 
 MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes twice as large as any that came
 _SEEN = 8  # sizes planned by themselves, of which it is known whether others lie on a line with them
 _FOUND = 8  # lines, of each kind of program
+_KNOWN = 8  # numbers of a series whose data from sizes is kept
 _FIRST_WAIT = 4  # sizes planned by themselves after a series could not be made
 
 
-@dataclass(frozen=True, slots=True)
+class _NoSeries(Exception):
+    """For some sizes there is none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """A series of which the program is kept by the engine.
 
     Attributes:
         line: of the shapes of a batch.
         sizes: the named ones.
-        fed: nodes of sizes by the name of the input that they have become.
+        graph: in which what depends on sizes alone is fed.
+        fed: what that is.
+        values: of the graph in which it is computed.
+        known: what is fed, by number, of those that came last.
     """
 
     line: Line
     sizes: EvenSizes
-    fed: Mapping[str, Node]
+    graph: Graph
+    fed: tuple[Value, ...]
+    values: SizeValues
+    known: dict[int, Mapping[str, Array]] = field(default_factory=dict)
 
-
-class _NoSeries(Exception):
-    """For some sizes there is none."""
+    def fed_at(self, t: int, kernels: Kernels) -> Mapping[str, Array]:
+        """What is fed to number ``t``, as folding computes it."""
+        found = self.known.get(t)
+        if found is None:
+            arrays = {value.name: self.values.compute(value, self.sizes.at(t), kernels) for value in self.fed}
+            found = self.known[t] = {name: array for name, array in arrays.items() if array is not None}
+            if len(found) < len(arrays):
+                raise _NoSeries("what depends on sizes can't be computed from them alone")
+            while len(self.known) > _KNOWN:
+                del self.known[next(iter(self.known))]
+        return found
 
 
 _REFUSALS = (_NoSeries, GradientError, InputError, ModelError, OutOfMemoryError, LimitExceeded)
@@ -66,6 +87,7 @@ class BatchSeries:
 
     def __init__(self, graph: Graph, engine: Engine, build: BuildSeries) -> None:
         self._graph, self._engine, self._build = graph, engine, build
+        self._kernels = engine.registry.reference_kernels
         self._seen: dict[Hashable, list[Shapes]] = {}
         self._found: dict[Hashable, list[_Found]] = {}
         named = dims_of(graph)
@@ -162,17 +184,21 @@ class BatchSeries:
         """What is known of a line before plans are made."""
         first, second = self._named(types, line.at(0)), self._named(types, line.at(1))
         sizes = EvenSizes(first, {name: second[name] - size for name, size in first.items()}, line.count)
-        why = sizes.why_uneven(self._graph, self._engine.registry.reference_kernels)
-        why = why or sizes.why_folded(self._graph)
+        why = sizes.why_uneven(self._graph, self._kernels)
         if why is not None:
             raise _NoSeries(why)
-        return _Found(line, sizes, sizes.fed(self._graph))
+        return _Found(line, sizes, *sizes.feeding(self._graph), SizeValues.of(self._graph))
 
     def _moved(
         self, kind: tuple[Hashable, ...], found: _Found, t: int, types: Mapping[str, TensorType], make: Make
     ) -> SeriesMember | None:
         """Plan ``t``; the program is made where it isn't kept. None where a kernel wants another plan."""
         line, names = found.line, tuple(types)
+        alone = [
+            (number, program.plan)
+            for (known, form), program in self._engine.programs.items()
+            if known == kind and (number := self._number(line, names, form)) is not None
+        ]
 
         def made() -> SeriesProgram:
             varying = found.sizes.varying(self._graph)
@@ -180,21 +206,31 @@ class BatchSeries:
             for number in (0, 1, line.count):
                 at = dict(zip(names, line.at(number), strict=True))
                 entries = {name: TensorType(types[name].dtype, shape) for name, shape in at.items()}
-                graphs.append(make(Sizes(found.sizes.at(number), entries, found.sizes.grown, varying)))
+                graphs.append(make(Sizes(found.sizes.at(number), entries, found.graph, varying)))
             program = self._build(graphs, line.count, varying)
             if isinstance(program, str):
                 raise _NoSeries(program)
+            if not alone or not all(program.runs_as(number, plan) for number, plan in alone):
+                raise _NoSeries("a plan of one size alone runs otherwise, or none is kept")
             return program
 
         form = (names, line.start, line.step, line.count)
         program = self._engine.program(("series", *kind), form, made)
         assert isinstance(program, SeriesProgram)
-        sizes = found.sizes.at(t)
         try:
-            return SeriesMember(program, t, {name: array_of_sizes(node, sizes) for name, node in found.fed.items()})
+            return SeriesMember(program, t, found.fed_at(t, self._kernels))
         except NotInSeries as why:
             log.debug("%s", why)
             return None
+
+    @staticmethod
+    def _number(line: Line, names: Sequence[str], form: Hashable) -> int | None:
+        """Which number of a line a program alone is for, by the engine's name for it; None: none of it."""
+        entries = form[0] if isinstance(form, tuple) and form and isinstance(form[0], tuple) else ()
+        if tuple(name for name, _ in entries) != tuple(names):
+            return None
+        t = line.number(tuple(shape for _, shape in entries))
+        return t if t is not None and 0 <= t <= line.count else None
 
     def _named(self, types: Mapping[str, TensorType], shapes: Shapes) -> dict[str, int]:
         """The named sizes of a batch of these shapes."""

@@ -17,13 +17,13 @@ class Sizes:
     Attributes:
         named: of named dims.
         types: of the entries of the batch, whatever reads them.
-        grown: names of sizes that other graphs of a series have otherwise: where they are data, they are fed.
+        graph: of a series: the model's, in which what depends on sizes alone is an input; None: as it is.
         varying: names of values that are constant in each graph of a series, but not the same in all.
     """
 
     named: Mapping[str, int]
     types: Mapping[str, TensorType]
-    grown: frozenset[str] = frozenset()
+    graph: Graph | None = None
     varying: frozenset[str] = frozenset()
 
 
