@@ -172,8 +172,14 @@ class Subject:
             if key.startswith(prefix) and name in own:
                 held, positions = self.known[key]
                 sums[parameter] = sums.get(parameter, wanted[parameter].copy())
-                sums[parameter][held] = own[name].reshape(-1)[positions]
+                sums[parameter][held] = self._of_rows(own[name], name).reshape(-1)[positions]
         return sums
+
+    def _of_rows(self, gradient: np.ndarray, name: str) -> np.ndarray:
+        """The sum over the rows of an initializer in which a parameter is repeated, in each of them."""
+        stored = self.model.parameters[name].array
+        repeated = stored.ndim > 1 and bool((stored == stored[:1]).all())
+        return np.broadcast_to(gradient.sum(0), gradient.shape) if repeated else gradient
 
     def _factor(self, name: str, how: str) -> np.ndarray | float:
         """What a parameter's gradient is of that of a function of it, see ``export.py``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -26,7 +27,25 @@ CHOICE = "choice/"  # before the names of values that one program computes, and 
 MOST_SPECIAL = 64  # graphs for some inputs alone that are kept, the least recently used going first
 Specialize = Callable[[Mapping[str, TensorType], Mapping[str, Array]], "Graph | Wanted | None"]
 """The model's graph for inputs of these types, and values that it wanted before; None where it has no other."""
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class Undecided(Exception):
+    """The graph can't be bound to the sizes of a batch, and data decides which other there is: decide again."""
+
+
+def decided_again(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The method, called again where it found that data decides about the graph of a batch."""
+
+    @functools.wraps(method)
+    def done(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except Undecided:
+            return method(*args, **kwargs)
+
+    return done
 
 
 class Source:
@@ -113,11 +132,13 @@ class DataSizes:
             InputError: a size is negative, or doesn't fit the nodes; or a value is too large to decide about sizes.
             KeyboardInterrupt: Ctrl-C.
         """
-        if not self.depends:
+        if not self.depends and not self._unbound:
             return self._plain
         sizes = self._sizes_of(batch)
         shapes = tuple(sizes.items())
         cause = InputError(self._waits) if self._waits else self._unbound.get(shapes)
+        if cause is None and not self._source.depends:
+            return self._plain
         if cause is None:
             try:
                 return self._decided(self._source, (), kind, batch, form, sizes)
@@ -132,22 +153,27 @@ class DataSizes:
 
         Raises:
             InputError: with these sizes a node's shapes don't fit.
+            Undecided: see there.
         """
         if decided.sizes is not None:
             return bind(decided.source.graph, decided.sizes, self._kernels)
         sizes = self._sizes_of(batch)
         try:
             return bind(decided.source.graph, sizes, self._kernels)
-        except InputError:
+        except InputError as error:
             made = self._specialize({v.name: v.type.bind(sizes) for v in self._source.plain.inputs}, {})
-            if not isinstance(made, Graph):
+            if made is None:
                 raise
+            if isinstance(made, Wanted) or depends_on_data(made):
+                self._remember(self._unbound, tuple(sizes.items()), error)
+                raise Undecided from error
             return bind(made, {}, self._kernels)
 
     def connected(self, decided: Decided, names: Collection[str], outputs: Collection[str]) -> frozenset[str]:
         """Which of these stored tensors some results depend on through floats, whatever data decides.
 
-        None where no size depends on data: it is seen in the graph that is planned.
+        Where data decides which graph there is, those too that aren't in that of the batch. None where data decides
+        nothing: it is seen in the graph that is planned.
 
         Args:
             decided: for some batch.
@@ -155,13 +181,14 @@ class DataSizes:
             outputs: names of results.
         """
         graph = decided.source.plain
+        absent = frozenset(names).difference(v.name for v in graph.initializers) if decided.form else frozenset()
         if not decided.source.depends:
-            return frozenset()
+            return absent
         reached: set[Value] = {v for name, v in graph.outputs.items() if name in set(outputs)}
         for node in reversed(graph.nodes):
             if not reached.isdisjoint(v for v in node.outputs if v is not None):
                 reached |= {v for v in node.inputs if v is not None and v.type.dtype.is_float}
-        return frozenset(v.name for v in reached) & frozenset(names)
+        return absent | (frozenset(v.name for v in reached) & frozenset(names))
 
     def _sizes_of(self, batch: Mapping[str, Array]) -> dict[str, int]:
         graph = self._source.plain

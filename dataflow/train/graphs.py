@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
@@ -75,7 +75,7 @@ class Graphs:
         wanted: Sequence[str],
         first: bool,
         passing: bool,
-        always: Collection[str],
+        always: Mapping[str, TensorType],
     ) -> Joint:
         """Forward and backward of what ``training`` made.
 

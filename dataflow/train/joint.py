@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -78,7 +79,7 @@ def joint_graph(
     add: bool,
     scaled: bool = False,
     passing: bool = False,
-    always: Collection[str] = (),
+    always: Mapping[str, TensorType] = MappingProxyType({}),
 ) -> Joint:
     """Forward and backward in one graph, whose gradients go to accumulators.
 
@@ -90,7 +91,7 @@ def joint_graph(
         add: the gradients are added to the accumulators; otherwise they replace what is there.
         scaled: gradients are those of the loss times the input SCALE, float32 of rank 0.
         passing: the accumulators lie in scratch memory.
-        always: those of ``trained`` whose gradients are zeros where the loss doesn't depend on them.
+        always: types of parameters, in ``model`` or not: gradients are zeros where the loss doesn't depend on them.
 
     Raises:
         GradientError: an op between a trained parameter and the loss has no gradient.
@@ -106,11 +107,15 @@ def joint_graph(
         seed = seed if loss.type.dtype == float32 else ops.cast(seed, to=loss.type.dtype)
     else:
         seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
-    found = add_gradients(builder, {loss: seed}, list(values.values()))
-    for name, value in values.items():
-        if name in always and found.get(value) is None:
-            found[value] = ops.full(shape=value.type.shape, value=0.0, dtype=value.type.dtype.cotangent)
-    reached = tuple(name for name, value in values.items() if found.get(value) is not None)
+    cotangents = add_gradients(builder, {loss: seed}, list(values.values()))
+    found = {name: gradient for name, value in values.items() if (gradient := cotangents.get(value)) is not None}
+    for name, type_ in always.items():
+        if name not in found:
+            attributes = {"shape": type_.shape, "value": 0.0, "dtype": type_.dtype.cotangent}
+            (zeros,) = builder.add(ops.full, (), attributes).outputs
+            assert zeros is not None
+            found[name] = zeros
+    reached = tuple(found)
     if not reached:
         raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))
     nodes = builder.nodes()
@@ -119,10 +124,8 @@ def joint_graph(
         behind -= 1
     squares: Value | None = None
     indices = {value: index for index, node in enumerate(builder.nodes()) for value in node.outputs}
-    for name in sorted(reached, key=lambda name: indices.get(found[values[name]], -1)):
-        gradient = found[values[name]]
-        assert gradient is not None
-        gradient = _exact(builder, gradient)
+    for name in sorted(reached, key=lambda name: indices.get(found[name], -1)):
+        gradient = _exact(builder, found[name])
         held = stored_zeros(builder, ACCUMULATOR + name, gradient.type, "passing" if passing else "statistic")
         gathered = ops.add(held, gradient) if add else gradient
         builder.state(ACCUMULATOR + name, held, gathered)

@@ -104,10 +104,15 @@ class Trained:
     # ---- data -----------------------------------------------------------------------------------------
 
     def initial(self, name: str) -> Array | None:
-        """Data from a checkpoint, or what a slot begins with; None for others and for zeros."""
+        """Data from a checkpoint, or what a parameter or slot begins with; None for others and for zeros.
+
+        A parameter's first program needn't be one whose graph has its data: a batch may take another branch.
+        """
         found = self._loaded.get(name)
         if found is None:
             found = self._loaded.get("parameters/" + name)
+        if found is None and name in self.reached:
+            found = self._first[name]
         begins = found is None and name in self._tensors and self._tensors[name].slot.start != 0.0
         return self._begun(name) if begins else found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from dataflow import Dim, Graph, TensorType, float32, ops
 from dataflow.errors import DataflowError, ModelError
@@ -14,6 +16,7 @@ from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
 
+_MOST_GUESSES = 16  # values, and elements of each
 _TRIED = (2, 1, 4, 8, 16, 32, 64, 256)  # sizes for which a graph is made to see what it stores
 
 
@@ -82,14 +85,15 @@ def deferred_graph(
     """
     inputs = {v.name: v.type for v in importer.builder.inputs()}
     declared = {name: form for name, form in record.graph.forms.items() if name in inputs or name in outputs}
-    example = None if any(name in declared for name in inputs) else _example(inputs, specialize)
-    if example is None and needs_example:
+    examples = [] if any(name in declared for name in inputs) else list(_examples(inputs, specialize))
+    if not examples and needs_example:
         raise why
+    example = next((found for found, guessed in examples if not guessed), None)
     builder = GraphBuilder(record.graph.name or "onnx")
     operands = [builder.input(name, t.dtype, t.shape) for name, t in inputs.items()]
-    if example is not None:
-        stored = {} if example.graph is None else example.graph.initializers
-        operands += [builder.keep(v.name, data) for v, data in stored.items() if data.role != "constant"]
+    graphs = [found.graph for found, _ in examples if found.graph is not None]
+    stored = {v.name: data for graph in graphs for v, data in graph.initializers.items() if data.role != "constant"}
+    operands += [builder.keep(name, data) for name, data in stored.items()]
     labels = {n.outputs[0]: tuple(*n.attributes.values()) for n in record.graph.nodes if n.op == "ZipMap"}
     types, forms = [], {name: form for name, form in declared.items() if name in inputs}
     for name in outputs:
@@ -110,17 +114,38 @@ def deferred_graph(
     return builder.finish()
 
 
-def _example(inputs: Mapping[str, TensorType], specialize: Specialize) -> Listed | None:
-    """The graph for some sizes, if there is one that needs no values."""
+def _examples(inputs: Mapping[str, TensorType], specialize: Specialize) -> Iterator[tuple[Listed, bool]]:
+    """The graph for some sizes, if there is one that needs no values; else some for guessed values.
+
+    Of the latter, which are said to be guessed, stored tensors are as in any, but not what ranks outputs have.
+    """
     names = sorted({name for t in inputs.values() for n in t.shape if isinstance(n, Dim) for name in n.names})
     for size in _TRIED if names else _TRIED[:1]:
+        types = {n: t.bind(dict.fromkeys(names, size)) for n, t in inputs.items()}
+        first = _guessed(types, specialize, 0)
+        if first is not None:
+            yield first
+        second = _guessed(types, specialize, 1) if first is None or first[1] else None
+        if second is not None:
+            yield second
+        if first or second:
+            return
+
+
+def _guessed(types: Mapping[str, TensorType], specialize: Specialize, guess: int) -> tuple[Listed, bool] | None:
+    """The graph where each value that it wants to know is ``guess``, and whether it wants any; None: there is none."""
+    values: dict[str, Array] = {}
+    while len(values) < _MOST_GUESSES:
         try:
-            made = specialize({n: t.bind(dict.fromkeys(names, size)) for n, t in inputs.items()}, {})
+            made = specialize(types, values)
         except DataflowError:
-            continue
-        if isinstance(made, Wanted):
             return None
-        return Listed(made, {}) if isinstance(made, Graph) else made
+        if not isinstance(made, Wanted):
+            return (made if isinstance(made, Listed) else Listed(made, {})), bool(values)
+        type_ = made.graph.outputs[made.name].type
+        if not type_.is_bound or type_.elements > _MOST_GUESSES:
+            return None
+        values[made.name] = np.full(type_.sizes, guess, type_.dtype.numpy)
     return None
 
 

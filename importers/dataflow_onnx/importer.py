@@ -331,7 +331,9 @@ class Importer:
                 if known is not None and known is not tensor and known.value is not None:
                     tensor.value = known.value
                 else:
-                    name = tensor.name if self.scope is None else self.builder.free_name(tensor.name)
+                    # Of the main graph's tensors a body may be the first reader: their data is followed by their names.
+                    main = self.scope is None or self.outermost.tensors.get(tensor.name) is tensor
+                    name = tensor.name if main else self.builder.free_name(tensor.name)
                     tensor.value = self.builder.initializer(name, array)
             self.claimed.add(tensor.value)
         return tensor.value

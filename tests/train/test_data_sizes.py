@@ -237,7 +237,76 @@ def counted_gradient(x):
     return x.T @ (2 * np.maximum(h, 0) * (np.arange(WIDTH) == 2))
 
 
-@pytest.mark.parametrize(("model", "gradient"), [(compressed, compressed_gradient), (counted, counted_gradient)])
+def along_an_axis():
+    """The sums along an axis that the largest sum chooses: the graph is made for each."""
+    nodes = [
+        node("MatMul", ["x", "first"], ["h"]),
+        node("ReduceSum", ["h", "nought"], ["sums"], keepdims=0),
+        node("ArgMax", ["sums"], ["best"], axis=0, keepdims=1),
+        node("Mod", ["best", "two"], ["axis"]),
+        node("ReduceSum", ["h", "axis"], ["s"], keepdims=0),
+        node("ReduceSumSquare", ["s"], ["y"], keepdims=0),
+    ]
+    stored = [("first", FIRST), ("nought", np.array([0])), ("two", np.array([2]))]
+    model = proto(nodes, stored)
+    model.graph.output[0].type.tensor_type.shape.SetInParent()
+    return model
+
+
+def along_an_axis_gradient(x):
+    h = x @ FIRST.astype(np.float64)
+    axis = int(h.sum(0).argmax() % 2)
+    return x.T @ np.broadcast_to(2 * h.sum(axis, keepdims=True), h.shape)
+
+
+def branches():
+    """The rows times one matrix, or the first one times another, by the sign of a sum."""
+    bodies = {
+        "then_branch": ([node("MatMul", ["h", "w0"], ["p"])], "p"),
+        "else_branch": ([node("Slice", ["h", "nought", "one"], ["r"]), node("MatMul", ["r", "w1"], ["q"])], "q"),
+    }
+    graphs = {
+        key: helper.make_graph(nodes, key, [], [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)])
+        for key, (nodes, out) in bodies.items()
+    }
+    nodes = [
+        node("MatMul", ["x", "first"], ["h"]),
+        node("ReduceSum", ["h"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "none"], ["good"]),
+        node("If", ["good"], ["z"], **graphs),
+        node("ReduceSumSquare", ["z"], ["y"], keepdims=0),
+    ]
+    stored = [("first", FIRST), ("none", np.float32(0)), ("nought", np.array([0])), ("one", np.array([1]))]
+    model = proto(nodes, [*stored, ("w0", WEIGHTS[0]), ("w1", WEIGHTS[1])])
+    model.graph.output[0].type.tensor_type.shape.SetInParent()
+    return model
+
+
+def test_branches_of_other_shapes_train_what_the_batch_takes():
+    options = {"loss": df.losses.output("y"), "trainable": ["first", "w*"], "optimizer": df.optim.SGD(lr=0.001)}
+    signs = set()
+    with trainer(branches(), **options) as own:
+        for batch in batches() * 2:
+            stored = {name: p.array.astype(np.float64) for name, p in own.model.parameters.items()}
+            h = batch["x"] @ stored["first"]
+            taken = int(h.sum() <= 0)
+            signs.add(taken)
+            rows = h[:1] if taken else h
+            z = rows @ stored[f"w{taken}"]
+            np.testing.assert_allclose(own.predict({"x": batch["x"]})["y"], np.square(z).sum(), rtol=1e-4)
+            weight = own.forward({"x": batch["x"]})["weight"]
+            own.backward()
+            np.testing.assert_allclose(own.gradients[f"w{taken}"] / weight, rows.T @ (2 * z), rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(own.gradients[f"w{1 - taken}"], 0)
+            own.update()
+        own.step({"x": batches()[0]["x"]})
+    assert signs == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "gradient"),
+    [(compressed, compressed_gradient), (counted, counted_gradient), (along_an_axis, along_an_axis_gradient)],
+)
 def test_gradients_through_other_shapes_that_data_decides(model, gradient):
     with trainer(model(), loss=df.losses.output("y"), trainable=["first"], optimizer=df.optim.SGD(lr=0.0)) as own:
         for batch in batches():

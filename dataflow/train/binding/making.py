@@ -23,7 +23,7 @@ from ...model import Model
 from ...passes.bind_shapes import bind, dims_of
 from ...passes.dead_code import eliminate_dead_code
 from ...planning.offsets import lie_apart
-from ..data_sizes import DataSizes, Decided
+from ..data_sizes import DataSizes, Decided, decided_again
 from ..graphs import KEY_INPUT, Graphs, types_of
 from ..joint import ACCUMULATOR, HYPER, SCALE, SQUARES, WEIGHT, reading
 from ..objective import Objective
@@ -119,6 +119,7 @@ class Making:
 
     # ---- one program each -----------------------------------------------------------------------------
 
+    @decided_again
     def micro_batch(
         self, batch: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...] = ()
     ) -> tuple[Ready, Mapping[str, Array]]:
@@ -134,6 +135,7 @@ class Making:
         ready = self._ready(kind, given, make, form) if self.sums is None else self._marked(kind, given, make, form)
         return ready, given
 
+    @decided_again
     def profiled(self, batch: Mapping[str, Array]) -> tuple[Program, Mapping[str, Array]]:
         """Likewise of a first micro-batch, planned for its sizes alone."""
         kind, given, make, form = self._of_micro_batch(batch, True, 0, ())
@@ -162,6 +164,7 @@ class Making:
 
         return ("joint", first, *values), batch, make, decided.form
 
+    @decided_again
     def step(self, given: Mapping[str, Array], draw: int, frozen: frozenset[int]) -> tuple[Ready, Mapping[str, Array]]:
         """A step of one micro-batch, and all arguments, those of the update still to be written.
 
@@ -198,6 +201,7 @@ class Making:
         names = self.names if self.shards is None else self.shards.own(self.names)
         return self._program(("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
 
+    @decided_again
     def evaluation(self, batch: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
         """The terms of a batch in inference mode, and all arguments."""
         averages = self.trained.averages()
@@ -208,6 +212,7 @@ class Making:
 
         return self._ready(("evaluate", *_averaged(averages)), given, make, decided.form), given
 
+    @decided_again
     def prediction(self, arguments: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
         """The model's outputs, and all arguments."""
         averages = self.trained.averages()
@@ -264,7 +269,8 @@ class Making:
             mutable = self.trained.changed() | sizes.varying
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, mutable)
         wanted = [name for name in self.trained.wanted if name not in frozen]
-        always = self._data.connected(decided, wanted, self._read)
+        connected = self._data.connected(decided, wanted, self._read).union(self.trained.reached).intersection(wanted)
+        always = {v.name: v.type for v in self.graph.initializers if v.name in connected}
         joint = self._graphs.joint(bound, _of(sizes, batch), wanted, first, passing, always)
         if not frozen:
             self.trained.reached = joint.reached
