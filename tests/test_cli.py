@@ -16,6 +16,7 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import main as cli
+from dataflow.cli import plugin as plugin_commands
 from dataflow.cli import roofline
 from dataflow.cli.data_options import data_arguments
 from dataflow.plugin import registry
@@ -453,6 +454,9 @@ def test_plugin_test_passes_the_kits_verdict_on(run: Any, monkeypatch: pytest.Mo
     assert found.code == 0
     assert found.json["outcomes"]["passed"] > 10
     assert not found.json["bad"]
+    monkeypatch.setattr(plugin_commands, "_QUIET_SECONDS", {True: 0.0, False: 0.0})
+    said = run("plugin", "test", "numpy", "--sample", "is_nan", "--here").err
+    assert re.match(r"1 outcomes in \d+ s, the last of is_nan-\S+\n2 outcomes", said)
     monkeypatch.setitem(trial.TOLERANCES, "float32", 0.0)
     wrong = run("plugin", "test", "cpu", "--sample", "exp-f32-3x5x7")
     assert wrong.code == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from .plugin_times import SampleTime
 
 BAD = ("failed", "untested")
+_QUIET_SECONDS = {True: 10.0, False: 60.0}  # between lines that say how far a test is; True: in a terminal
 
 
 @click.group()
@@ -56,7 +59,7 @@ def plugin_test(
     if against is not None:
         raise click.UsageError("--against is for --perf")
     found: list[Outcome] = []
-    for outcome in check_named(name, select=sample, limit=None if here else timeout):
+    for outcome in _followed(check_named(name, select=sample, limit=None if here else timeout)):
         found.append(outcome)
         if not as_json and (verbose or outcome.status in BAD):
             click.echo(str(outcome))
@@ -74,6 +77,18 @@ def plugin_test(
         _print(name, found)
     if any(outcome.status in BAD for outcome in found):
         raise click.exceptions.Exit(FAILED)
+
+
+def _followed(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """The same outcomes; says now and then on stderr how many there are and which is the last."""
+    quiet = _QUIET_SECONDS[sys.stderr.isatty()]
+    begun = said = monotonic()
+    for count, outcome in enumerate(outcomes, 1):
+        yield outcome
+        now = monotonic()
+        if now - said >= quiet:
+            said = now
+            click.echo(f"{count} outcomes in {now - begun:.0f} s, the last of {outcome.sample}", err=True)
 
 
 def _time(name: str, select: str | None, against: str | None, rounds: int, as_json: bool) -> None:
