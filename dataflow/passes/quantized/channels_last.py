@@ -27,6 +27,9 @@ Results = Sequence["Value | None"]
 Attributes = Mapping[str, Attribute]
 
 
+_BETWEEN = (quantize, dequantize, add_requantized, concat, max_pool)
+
+
 def put_channels_last(graph: Graph, targets: Targets) -> Graph:
     """The graph with quantized convolutions, and what lies between them, of values with their channels last.
 
@@ -45,7 +48,7 @@ def _wanted(graph: Graph, targets: Targets) -> set[Value | None]:
     for node in reversed(graph.nodes):
         if node.op is conv_requantized and targets.taker(_moved(node), node) is not None:
             found.add(node.inputs[0])
-        elif node.op in (quantize, dequantize, add_requantized, concat, max_pool) and node.outputs[0] in found:
+        elif node.outputs[0] in found and (node.op.elementwise or node.op in _BETWEEN):
             found.update(node.inputs)
     return found
 
@@ -96,6 +99,8 @@ class _Layout:
             return self._planar(self._pooled(builder, node, inputs[0]))
         if node.op is reduce_mean:
             return self._mean(builder, node, inputs)
+        if node.op.elementwise:
+            return self._computed(builder, node, inputs)
         return None
 
     def _of(self, x: Value) -> Value:
@@ -136,6 +141,15 @@ class _Layout:
             return None
         y = self._run(builder, node, [self._of(x), scale, zero])
         return self._planar(y) if node.op is quantize else self._beside(builder, node, inputs, y)
+
+    def _computed(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Results | None:
+        """Where operands have one rank, or none: then they broadcast as before."""
+        values = [v for v in inputs if v is not None]
+        rank = max(v.type.rank for v in values)
+        if len(values) < len(inputs) or any(v.type.rank not in (0, rank) for v in values):
+            return None
+        y = self._run(builder, node, [self._of(v) if v.type.rank else v for v in values])
+        return self._beside(builder, node, inputs, y)
 
     def _joined(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Results | None:
         values = [v for v in inputs if v is not None]
