@@ -114,6 +114,7 @@ class DataSizes:
         self._plain = Decided(self._source)
         self._unbound: dict[Hashable, InputError] = {}  # by sizes, why the graph can't be bound to them
         self._special: dict[Hashable, Source | Wanted] = {}  # by sizes and known values, the least recently used first
+        self._computing: dict[Hashable, Source] = {}  # what computes a value that is wanted, likewise and by its name
 
     @property
     def depends(self) -> bool:
@@ -257,8 +258,11 @@ class DataSizes:
             return made if isinstance(made, Wanted) else (made, known)
 
         def compute(wanted: Wanted, known: Form) -> Array:
-            source = Source(form(with_data_of(wanted.graph, self._source.plain)))
-            values, _ = self._run(source, split(source.plain), (shapes, known, wanted.name, *kind), batch, {})
+            key = (shapes, known, wanted.name, *kind)
+            source = self._computing.get(key) or Source(form(with_data_of(wanted.graph, self._source.plain)))
+            regions = source.regions[kind] = source.regions.get(kind) or split(source.plain)
+            self._remember(self._computing, key, source)
+            values, _ = self._run(source, regions, key, batch, {})
             return values[source.plain.outputs[wanted.name].name]
 
         return with_wanted(make, compute)
