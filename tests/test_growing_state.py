@@ -12,6 +12,7 @@ from dataflow import engine
 from dataflow.ir import series as lines
 from dataflow.planning.verify import PlanViolation, check_plan
 from tests.decoders import inputs, text_of
+from tests.growing import check_rows
 
 STATE = {"present": "past"}
 
@@ -122,6 +123,12 @@ def test_a_token_writes_its_own_rows_alone(file):
     written = [o for s in plan.segments for step in s.steps for o in step.outputs if o and o.value == after.value]
     assert [(o.type.sizes, o.offset) for o in written] == [((1, 2, 1, 4), (rows - 2) * 4 * 4)]
     assert not any(step.node.op.name == "concat" for s in plan.segments for step in s.steps)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_of_any_type_are_added_along_any_axis(seed):
+    assert "grown" in check_rows(np.random.default_rng(seed), ["cpu"])
+    check_rows(np.random.default_rng(seed), ["cpu"], views=True)
 
 
 def grown_graph(read):

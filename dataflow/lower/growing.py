@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ..ir.graph import Node
+from ..ir.kernel import HOST
 from ..ir.lowered import RunState, Storage
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
@@ -29,7 +30,7 @@ def grown_states(table: StorageTable, state: RunState) -> dict[Node, Storage]:
         if not _fits(node, after, sizes) or not _can_write(table, node, state.memory):
             continue
         others = [value for name, value in graph.outputs.items() if name != output]
-        if _stays(table, [past, after], state.memory) and past not in others and after not in others:
+        if _stays(table, [past, after], state.memory, after) and past not in others and after not in others:
             type_ = TensorType(past.type.dtype, sizes)
             base = table.new_base(past.name, type_, state.memory, "input").base
             strides = contiguous_strides(sizes)
@@ -85,11 +86,18 @@ def _can_write(table: StorageTable, node: Node, memory: str) -> bool:
     return table.memory_of(device) == memory and any(kernel.output_spec(0).strided for kernel in copies)
 
 
-def _stays(table: StorageTable, values: Sequence[Value], memory: str) -> bool:
-    """Whether kernels in one memory alone read values: base tensors move to another before any node runs."""
+def _stays(table: StorageTable, values: Sequence[Value], memory: str, own: Value | None = None) -> bool:
+    """Whether kernels in one memory alone read values: base tensors move to another before any node runs.
+
+    Results go to the host, but for ``own``.
+    """
     readers, pending = table.graph.readers(), [*values]
+    returned = set() if memory == HOST else {value for value in table.graph.outputs.values() if value is not own}
     while pending:
-        for node in readers.get(pending.pop(), ()):
+        value = pending.pop()
+        if value in returned:
+            return False
+        for node in readers.get(value, ()):
             if node.op.view is not None:
                 pending += [result for result in node.outputs if result is not None]
             elif table.choices[node].kernel is None or table.memory_of(table.choices[node].device) != memory:

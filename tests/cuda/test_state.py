@@ -5,6 +5,7 @@ import onnx
 
 import dataflow as df
 from tests.decoders import inputs, text_of
+from tests.growing import check_rows
 
 
 def test_a_cache_stays_on_the_card(cuda, tmp_path):
@@ -20,3 +21,9 @@ def test_a_cache_stays_on_the_card(cuda, tmp_path):
     assert len(session.plans) == 3  # of the prompt, of a token, and of all others
     memory = {arena.name: (arena.kind, arena.memory) for arena in session.plans[-1].arenas}
     assert memory["past"] == ("grown", "cuda:0")
+
+
+def test_rows_of_any_type_are_added_on_a_card(cuda):
+    for seed in range(4):
+        assert "grown" in check_rows(np.random.default_rng(seed), ["cuda", "cpu"], registry=cuda)
+        check_rows(np.random.default_rng(seed), ["cuda", "cpu"], registry=cuda, views=True)
