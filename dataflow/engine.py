@@ -225,6 +225,7 @@ class Engine:
         scratch: Scratch | None = None,
         cap: int = 1,
         most: int | None = None,
+        bends: bool = False,
     ) -> SeriesProgram | str:
         """The program of a series of plans, or why there is none; see ``build``.
 
@@ -239,6 +240,7 @@ class Engine:
             scratch: likewise.
             cap: likewise.
             most: bytes of scratch memory that the last plan may take; None: as many as there are.
+            bends: see ``series_of``.
 
         Raises:
             ModelError: no device takes a node.
@@ -261,7 +263,7 @@ class Engine:
         )
         if not can_move(made.plan, self.devices):
             return "a device cannot move from plan to plan"
-        series = series_of(first.plan, second.plan, made.plan, count)
+        series = series_of(first.plan, second.plan, made.plan, count, bends=bends)
         if isinstance(series, str):
             return series
         different = [k for k, d in made.initial.items() if not (_same(d, first.initial[k], second.initial[k]))]

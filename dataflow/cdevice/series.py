@@ -18,7 +18,7 @@ from .segment_tables import FilledSteps, SegmentTables
 if TYPE_CHECKING:
     from ..ir.plan import Segment, Step
 
-_LINE = np.dtype([("number", np.int64), ("first", np.int64), ("step", np.int64)])
+_LINE = np.dtype([("number", np.int64), ("first", np.int64), ("step", np.int64), ("bend", np.int64)])
 assert _LINE.itemsize == ffi.sizeof("df_line")
 
 
@@ -34,6 +34,7 @@ class SeriesCSegment(BoundCSegment):
         threads: the session's.
         constants: arenas of constants on the host.
         allocate: memory of the device, of so many bytes.
+        second: of the second plan, where numbers don't change in equal steps.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class SeriesCSegment(BoundCSegment):
         threads: int,
         constants: frozenset[int],
         allocate: Callable[[int], Buffer],
+        second: Segment | None = None,
     ) -> None:
         self._allocate, self._shared, self._workspace = allocate, len(arenas), allocate(64)
         self._backend, self._segment, self._error = backend, last, ffi.new("df_error *")
@@ -54,7 +56,11 @@ class SeriesCSegment(BoundCSegment):
         how = threads, backend.flags, backend.precision
         self._tables = SegmentTables(last, with_workspace, *how, own)
         before = SegmentTables(first, with_workspace, *how, other)
-        self._lines = _lines(own, other, count)
+        between = other
+        if second is not None:
+            between = Tables(shared=False)
+            SegmentTables(second, with_workspace, *how, between)
+        self._lines = _lines(own, other, between, count)
         self._describe(threads, constants)
         self._prepare()
         pairs = zip(_kernel_steps(before.filled), _kernel_steps(self._tables.filled), strict=True)
@@ -158,14 +164,20 @@ class SeriesCSegment(BoundCSegment):
         self._held = series.held[series.at]
 
 
-def _lines(own: Tables, other: Tables, count: int) -> Array:
-    """The numbers that change, as a ``df_line[]``: those of the last plan and of the first."""
+def _lines(own: Tables, other: Tables, between: Tables, count: int) -> Array:
+    """The numbers that change, as a ``df_line[]``: those of the last plan, of the first, and of the second.
+
+    Where ``between`` is ``other``, they change in equal steps.
+    """
     found = []
-    for numbers, first in zip(own.numbers, other.numbers, strict=True):
-        positions = np.flatnonzero(numbers != first)
+    for numbers, first, second in zip(own.numbers, other.numbers, between.numbers, strict=True):
+        positions = np.flatnonzero((numbers != first) | (second != first))
         lines = np.zeros(len(positions), _LINE)
         lines["number"] = numbers.ctypes.data + positions * numbers.strides[0]
-        lines["first"], lines["step"] = first[positions], (numbers[positions] - first[positions]) // count
+        begin, by = first[positions], numbers[positions] - first[positions]
+        steps = by // count if between is other else second[positions] - begin
+        lines["first"], lines["step"] = begin, steps
+        lines["bend"] = (by - count * steps) // (count * (count - 1))
         found.append(lines)
     return np.concatenate([np.zeros(0, _LINE), *found])
 

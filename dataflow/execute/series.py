@@ -63,14 +63,17 @@ class SeriesBound(Bound):
         self._items: list[Any] = []
         self._segments: list[SeriesCSegment] = []
         self._transfers: list[tuple[int, Transfer, Transfer]] = []  # index, and those of the first and the last plan
-        for first, last in zip(self._series.first.items, self.plan.items, strict=True):
+        series = self._series
+        between = series.first if series.second is None else series.second
+        for first, second, last in zip(series.first.items, between.items, self.plan.items, strict=True):
             if isinstance(first, Segment) and isinstance(last, Segment):
                 backend = self._devices.backends[last.device]
                 assert isinstance(backend, CBackend)
                 own = self._arenas_of(last.device, table)
                 allocate = partial(self._devices.allocate, self._devices.memories[last.device])
                 count, threads = self._series.count, self._devices.threads
-                made = SeriesCSegment(backend, first, last, count, own, threads, constants, allocate)
+                bent = second if series.second is not None and isinstance(second, Segment) else None
+                made = SeriesCSegment(backend, first, last, count, own, threads, constants, allocate, bent)
                 self._segments.append(made)
                 self._items.append(made)
                 continue

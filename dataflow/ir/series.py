@@ -31,17 +31,32 @@ class Series:
         first: with offsets in the arenas of ``plan``.
         plan: the last.
         count: how many steps the last is from the first.
+        second: number 1, where strides, bytes and starts of views change in steps that grow evenly: number ``t`` is
+            ``first + t * step + t * (t - 1) * bend``. Sizes and attributes change in equal steps in any case.
     """
 
     first: Plan
     plan: Plan
     count: int
+    second: Plan | None = None
 
     def numbers(self, first: tuple[int, ...], last: tuple[int, ...], t: int) -> tuple[int, ...]:
         """Numbers of plan ``t``, from those of the first and the last."""
         if first == last:
             return last
         return tuple([a + (b - a) // self.count * t for a, b in zip(first, last, strict=True)])
+
+    def strides(self, first: Operand, second: Operand | None, last: Operand, t: int) -> tuple[int, ...]:
+        """The strides of an operand of plan ``t``; ``second`` as the plan."""
+        if second is None:
+            return self.numbers(first.strides, last.strides, t)
+        n = self.count
+        return tuple(
+            [
+                a + t * (b - a) + t * (t - 1) * ((c - a - n * (b - a)) // (n * (n - 1)))
+                for a, b, c in zip(first.strides, second.strides, last.strides, strict=True)
+            ]
+        )
 
     def operand(self, first: Operand, last: Operand, t: int) -> Operand:
         """An operand of plan ``t``."""
@@ -90,14 +105,22 @@ class Line:
         step = tuple([tuple([size // by for size in each]) for each in self.step])
         return Line(self.start, step, self.count * by)
 
-    def around(self, t: int) -> Line:
-        """The line from its lowest sizes to twice those of number ``t`` or beyond."""
-        growing = [
+    def doubled(self) -> Line:
+        """The line to where one of its sizes is twice that of its end."""
+        return Line(self.start, self.step, self.count + min(size // step for size, step in self._growing(self.count)))
+
+    def _growing(self, t: int) -> list[tuple[int, int]]:
+        """The sizes of number ``t`` that grow, and by how much."""
+        return [
             (size, step)
             for shape, by in zip(self.at(t), self.step, strict=True)
             for size, step in zip(shape, by, strict=True)
             if step
         ]
+
+    def around(self, t: int) -> Line:
+        """The line from its lowest sizes to twice those of number ``t`` or beyond."""
+        growing = self._growing(t)
         down = max(0, min((size - _LOWEST) // step for size, step in growing))
         up = max(_LEAST, max(size // step for size, step in growing))
         return Line(self.at(t - down), self.step, down + up)

@@ -21,7 +21,7 @@ from ..ir.series import Series
 from .verify import PlanViolation, check_plan
 
 
-def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str:
+def series_of(first: Plan, second: Plan, last: Plan, count: int, *, bends: bool = False) -> Series | str:
     """The series of three plans, or why they are none.
 
     Args:
@@ -29,9 +29,14 @@ def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str
         second: for sizes that are a step from them.
         last: for sizes that are ``count`` steps from the first.
         count: at least two.
+        bends: strides, bytes and starts of views may change in steps that grow evenly, as those of tensors of a size
+            times itself do; for who compares a number between with a plan of its own, see ``runs_as``.
     """
     read = [_Numbers(plan) for plan in (first, second, last)]
     why = _uneven(read, (0, 1, count))
+    bent = why == _NUMBER and bends and not any(isinstance(item, Transfer) for item in last.items)
+    if bent:
+        why = _bent(read, count)
     if why is not None:
         return why
     grows = all(x <= y for x, y in zip(read[0].rows, read[2].rows, strict=True))
@@ -43,7 +48,7 @@ def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str
             check_plan(moved)
         except PlanViolation as error:
             return f"the first plan does not fit in the memory of the last: {error}"
-    return Series(moved, last, count)
+    return Series(moved, last, count, _moved(second, last) if bent else None)
 
 
 def runs_as(series: Series, t: int, plan: Plan) -> bool:
@@ -51,27 +56,31 @@ def runs_as(series: Series, t: int, plan: Plan) -> bool:
 
     Results are then the same bit for bit. What runs again is left out: it gives what ran before.
     """
-    ours = zip(_calls(series.first), _calls(series.plan), strict=True)
+    between = series.first if series.second is None else series.second
+    ours = [*zip(_calls(series.first), _calls(between), _calls(series.plan), strict=True)]
     theirs = _calls(plan)
-    if len(theirs) != len(_calls(series.plan)):
+    if len(theirs) != len(ours):
         return False
-    for (first, last), other in zip(ours, theirs, strict=True):
-        if not isinstance(last, Step) or not isinstance(first, Step) or not isinstance(other, Step):
+    for (first, second, last), other in zip(ours, theirs, strict=True):
+        if not (isinstance(first, Step) and isinstance(second, Step) and isinstance(last, Step)):
             if type(last) is not type(other):
                 return False
             continue
+        if not isinstance(other, Step):
+            return False
         if last.body is not None or other.body is not None or last.kernel is not other.kernel:
             return False
         if len(last.inputs) != len(other.inputs) or len(last.outputs) != len(other.outputs):
             return False
         if [p is None for p in last.prepacks] != [p is None for p in other.prepacks]:
             return False
-        for a, b, c in zip(_operands(first), _operands(last), _operands(other), strict=True):
-            if (b is None) != (c is None):
+        for a, b, c, d in zip(_operands(first), _operands(second), _operands(last), _operands(other), strict=True):
+            if (c is None) != (d is None):
                 return False
-            if a is not None and b is not None and c is not None:
-                now = series.operand(a, b, t)
-                if (now.type, now.strides) != (c.type, c.strides):
+            if a is not None and b is not None and c is not None and d is not None:
+                sizes = series.numbers(a.type.sizes, c.type.sizes, t)
+                strides = series.strides(a, None if series.second is None else b, c, t)
+                if (c.type.dtype, sizes, strides) != (d.type.dtype, d.type.sizes, d.strides):
                     return False
         if not _same_attributes(series, t, first, last, other):
             return False
@@ -113,10 +122,26 @@ def why_uneven(plans: Sequence[Plan], at: Sequence[int]) -> str | None:
         plans: two or more.
         at: how many steps the sizes of each are from some others, rising.
     """
-    return _uneven([_Numbers(plan) for plan in plans], at)
+    return _uneven([_Numbers(plan) for plan in plans], at, bends=True)
 
 
-def _uneven(read: Sequence[_Numbers], at: Sequence[int]) -> str | None:
+def _bent(read: Sequence[_Numbers], count: int) -> str | None:
+    """Why the first plan, the second and the last aren't of a series whose steps grow evenly."""
+    if read[0].has_bodies:
+        return "a number in a body does not change in equal steps"
+    first, second, last = (np.array(one.numbers, np.int64) for one in read)
+    rest = last - first - count * (second - first)
+    if (rest[~np.array(read[0].bends, bool)] != 0).any():
+        return "a size or attribute does not change in equal steps"
+    if (rest % (count * (count - 1)) != 0).any():
+        return "the steps in which a number changes do not grow evenly"
+    rows = zip(*(one.rows for one in read), strict=True)
+    if not all(a <= b and c - a >= count * (b - a) for a, b, c in rows):  # else one may be larger than in the last
+        return "the bytes of a value grow in smaller and smaller steps"
+    return None
+
+
+def _uneven(read: Sequence[_Numbers], at: Sequence[int], *, bends: bool = False) -> str | None:
     for other in read[1:]:
         different = next((a for a, b in zip(read[0].alike, other.alike, strict=False) if a != b), None)
         if different is not None or len(other.alike) != len(read[0].alike):
@@ -125,9 +150,13 @@ def _uneven(read: Sequence[_Numbers], at: Sequence[int]) -> str | None:
     for numbers, t in zip(found, at, strict=True):
         if len(numbers) != len(found[0]):
             return "the plans differ in how many numbers they have"
-        if ((numbers - found[0]) * (at[1] - at[0]) != (t - at[0]) * (found[1] - found[0])).any():
-            return "a number does not change in equal steps"
+        uneven = (numbers - found[0]) * (at[1] - at[0]) != (t - at[0]) * (found[1] - found[0])
+        if (uneven & ~np.array(read[0].bends, bool) if bends else uneven).any():
+            return _NUMBER
     return None
+
+
+_NUMBER = "a number does not change in equal steps"
 
 
 class _Numbers:
@@ -136,6 +165,7 @@ class _Numbers:
     def __init__(self, plan: Plan) -> None:
         self.alike: list[Any] = [(arena.name, arena.memory, arena.kind) for arena in plan.arenas]
         self.numbers: list[int] = []
+        self.bends: list[bool] = []  # which of them may change in steps that grow
         self.rows: list[int] = []  # bytes of what lies in scratch memory, but for workspaces
         self.has_bodies = False
         self._workspaces: set[tuple[str, int]] = set()  # by name and offset
@@ -195,6 +225,7 @@ class _Numbers:
         type_ = operand.type
         self.alike.append((operand.arena, start, operand.value, operand.buffer_stride, type_.dtype, type_.rank))
         self.numbers += [*type_.sizes, *operand.strides, operand.origin, operand.iteration_stride, operand.bytes]
+        self.bends += [*[False] * type_.rank, *[True] * type_.rank, True, False, True]
 
     def _attributes(self, attributes: Mapping[str, Attribute]) -> None:
         for name, value in attributes.items():
@@ -202,6 +233,7 @@ class _Numbers:
             if all(type(number) is int for number in several):
                 self.alike.append((name, len(several)))
                 self.numbers += several
+                self.bends += [False] * len(several)
             else:
                 self.alike.append((name, repr(value)))
 

@@ -96,10 +96,10 @@ void df_let_go(df_held *held);
 
 /* ---- Series of plans ------------------------------------------------------------------------ */
 
-/* A number in the tables of a segment that is first + t * step in plan t. */
+/* A number in the tables of a segment that is first + t * step + t * (t - 1) * bend in plan t. */
 typedef struct df_line {
   int64_t *number;
-  int64_t first, step;
+  int64_t first, step, bend;
 } df_line;
 
 /* A segment of a series of plans, and the steps of it with numbers that change: their kernels

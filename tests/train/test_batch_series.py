@@ -205,11 +205,16 @@ def test_a_length_below_all_of_a_series_has_the_results_of_a_plan_of_its_own(mon
 def test_where_plans_are_not_alike_none_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(Engine, "build_series", lambda *args, **kwargs: made.append(args))
-    for kind in ("scores", "mean"):
-        programs, trainer = series_of(layers(kind), [(2, length) for length in (9, 12, 30, 20, 15)])
-        with trainer:
-            assert programs == set()
+    programs, trainer = series_of(layers("mean"), [(2, length) for length in (9, 12, 30, 20, 15)])
+    with trainer:
+        assert programs == set()
     assert not made
+
+
+def test_tensors_of_a_length_times_itself_are_in_a_series() -> None:
+    programs, trainer = series_of(layers("scores"), [(2, length) for length in (9, 12, 30, 20, 15)])
+    with trainer:
+        assert programs == {"step"}
 
 
 def test_what_is_computed_again_is_the_same_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +271,7 @@ def test_a_line_goes_through_its_sizes_in_the_largest_steps() -> None:
     assert line_through((((2, 20),), ((2, 8),), ((3, 14),))) is None
     assert line_through((((2, 20),), ((3, 8),), ((2, 14),))) is None
     assert Line(((2, 8),), ((0, 6),), 2).finest() == Line(((2, 8),), ((0, 1),), 12)
+    assert Line(((2, 8),), ((0, 1),), 12).doubled() == Line(((2, 8),), ((0, 1),), 32)
 
 
 def test_a_series_that_calls_other_kernels_than_a_plan_alone_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,4 +285,4 @@ def test_a_series_that_calls_other_kernels_than_a_plan_alone_is_not_used(monkeyp
     programs, trainer = series_of(layers(), [(2, 9), (2, 12), (2, 30), (2, 20), (2, 31)])
     with trainer:
         assert programs == set()
-    assert asked == [7, 0]  # of the first plan kept, for a line from length 2 and one from 9
+    assert asked == [7, 0, 0]  # of the first plan kept, for a line from length 2 and for two from 9

@@ -91,9 +91,8 @@ class Making:
         self._data = DataSizes(self.graph, specialize, self.engine, self._built, call)
         self._read = objective.read
         self.trained = Trained(self.engine, self.graph, updates, trainable, self._graphs.statistics, ties)
-        can_differ = bool(dims_of(self.graph)) and not self._data.depends
-        can_differ = can_differ and self.engine.makes_series and not lie_apart()
-        self._series = BatchSeries(self.graph, self.engine, self._build_series) if can_differ else None
+        one_plan = self._data.depends or lie_apart() or not (self.engine.makes_series and dims_of(self.graph))
+        self._series = None if one_plan else BatchSeries(self.graph, self.engine, self._build_series)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -314,6 +313,7 @@ class Making:
             count,
             varying=varying,
             mutable=self.trained.changed(),
+            bends=True,
             **self._tensors(),
         )
         self.trained.drop_loaded()

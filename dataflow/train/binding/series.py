@@ -164,10 +164,10 @@ class BatchSeries:
     ) -> tuple[_Found, SeriesMember] | None:
         """The series of the first line of those that reach less and less far."""
         single = line.finest()
-        top = single.around(single.count)
+        larger = [single.around(single.count), single.doubled()]
         peaks = [program.plan.peak_bytes for (known, _), program in self._engine.programs.items() if known == kind]
         ahead = 2 * max(peaks, default=MOST_AHEAD) <= MOST_AHEAD
-        for chosen in dict.fromkeys((*([top] if ahead else []), single, line)):
+        for chosen in dict.fromkeys((*(larger if ahead else []), single, line)):
             t = chosen.number(shapes)
             if t is None or not 0 <= t <= chosen.count or chosen.count < 2:
                 continue
@@ -210,8 +210,10 @@ class BatchSeries:
             program = self._build(graphs, line.count, varying)
             if isinstance(program, str):
                 raise _NoSeries(program)
-            if not alone or not all(program.runs_as(number, plan) for number, plan in alone):
-                raise _NoSeries("a plan of one size alone runs otherwise, or none is kept")
+            if not any(number not in (0, 1, line.count) for number, _ in alone):  # of which it was not made
+                raise _NoSeries("no plan of a size between is kept")
+            if not all(program.runs_as(number, plan) for number, plan in alone):
+                raise _NoSeries("a plan of one size alone runs otherwise")
             return program
 
         form = (names, line.start, line.step, line.count)

@@ -20,8 +20,10 @@ df_status df_series_move(df_series *series, int64_t t, int64_t *wanted, df_error
   const int64_t count = series->n_kernels;
   df_prepared_set *set = &series->made[1 - series->at];
   *wanted = 0;
-  for (int64_t i = 0; i < series->n_lines; i++)
-    *series->lines[i].number = series->lines[i].first + t * series->lines[i].step;
+  for (int64_t i = 0; i < series->n_lines; i++) {
+    const df_line *line = &series->lines[i];
+    *line->number = line->first + t * line->step + t * (t - 1) * line->bend;
+  }
   df_release_set(set); /* of a move that failed */
   for (int64_t i = 0; i < count; i++)
     if (df_accepts(series->kernels[i], &series->nodes[i]))
