@@ -253,7 +253,6 @@ class DataSizes:
                 if found is None:
                     raise cause
                 made = Source(found) if isinstance(found, Graph) else found
-            self._special.pop((shapes, known), None)
             self._remember(self._special, (shapes, known), made)
             return made if isinstance(made, Wanted) else (made, known)
 
@@ -269,6 +268,7 @@ class DataSizes:
 
     @staticmethod
     def _remember(kept: dict[Hashable, _T], key: Hashable, value: _T) -> None:
-        kept[key] = value
+        kept.pop(key, None)
+        kept[key] = value  # the most recently used one
         while len(kept) > MOST_SPECIAL:
             del kept[next(iter(kept))]
