@@ -184,6 +184,25 @@ def test_what_is_more_than_a_concat_is_copied(grows, read):
     assert ({"grown"} in kinds(session)) == grows
 
 
+def test_what_another_concat_wants_in_its_memory_is_copied_to_the_state():
+    g = df.GraphBuilder()
+    past, x = g.input("past", df.float32, (1, "length", 6)), g.input("x", df.float32, (1, 2, 3))
+    new = df.ops.concat(df.ops.tanh(x), df.ops.relu(x), axis=2)
+    g.output("y", df.ops.relu(df.ops.concat(new, df.ops.relu(new), axis=0)))
+    after = df.ops.concat(past, new, axis=1)
+    g.output("present", after)
+    g.output("sum", df.ops.softmax(after, axis=1))
+    model = df.Model(g.build())
+    session, other = df.Session(model, ["cpu"], state=STATE), _Caller(df.Session(model, ["cpu"]))
+    other.reset({"past": np.zeros((1, 0, 6), np.float32)})
+    for number in range(8):
+        fed = {"x": np.full((1, 2, 3), number - 2, np.float32)}
+        found, expected = session.run(fed), other.run(fed)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array)
+    assert {"grown"} in kinds(session)
+
+
 def test_a_plan_that_overwrites_what_it_found_is_seen(file):
     session = df.Session(df.load(file), ["cpu"], state=STATE)
     for past in range(6):

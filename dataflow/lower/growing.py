@@ -66,7 +66,7 @@ def computed_there(table: StorageTable, elsewhere: Collection[Node]) -> Iterator
             if maker is None or maker in elsewhere or maker in table.grown or choice is None or choice.kernel is None:
                 continue
             memory, spec = table.memory_of(choice.device), choice.kernel.output_spec(maker.outputs.index(value))
-            once = node.inputs.count(value) == 1
+            once = node.inputs.count(value) == 1 and value not in table.destination
             if spec.strided and once and memory == result.base.memory and _stays(table, [value], memory):
                 yield value, storage
 

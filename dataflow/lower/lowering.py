@@ -61,7 +61,8 @@ def lower(
             table.storage[value] = table.new_base(value.name, value.type, memory, "input")
         inputs[value.name] = table.storage[value]
     concats, table.destination = concat_storage(graph, partial(_concat_base, table), partial(_can_write, table))
-    table.destination.update(computed_there(table, concats))
+    for value, storage in computed_there(table, concats):
+        table.destination[value] = storage
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
     states: list[tuple[BaseTensor, BaseTensor]] = []
