@@ -10,6 +10,7 @@ enum {
   STAYING = 256 * 1024, /* bytes of rows and results that stay in the second cache */
   ONE_SET = 4096,       /* bytes from one line to the next of a set of the first cache */
   RUN = 64,             /* bytes that are copied at once */
+  SHORT = 32,           /* the same of runs that are no longer, as those of three channels are */
   VECTORS = 3           /* the epilogue's arrays by filter */
 };
 
@@ -113,6 +114,7 @@ typedef struct convolution {
   uint8_t zero; /* what padding is, unsigned */
 } convolution;
 
+typedef uint8_t short_run __attribute__((vector_size(SHORT)));
 typedef uint8_t run_of_bytes __attribute__((vector_size(RUN)));
 
 /* Copies |count| bytes; up to RUN - 1 behind them are overwritten. */
@@ -120,6 +122,13 @@ static inline uint8_t *copy_run(const convolution *c, uint8_t *to, const uint8_t
                                 int64_t count) {
   const run_of_bytes sign = c->sign - (run_of_bytes){0};
   uint8_t *end = to + count;
+  if (count <= SHORT && c->end - from >= SHORT) {
+    short_run bytes;
+    memcpy(&bytes, from, SHORT);
+    bytes ^= c->sign;
+    memcpy(to, &bytes, SHORT);
+    return end;
+  }
   for (; to < end; to += RUN, from += RUN) {
     run_of_bytes bytes = {0};
     if (c->end - from >= RUN)
