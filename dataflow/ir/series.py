@@ -46,15 +46,16 @@ class Series:
             return last
         return tuple([a + (b - a) // self.count * t for a, b in zip(first, last, strict=True)])
 
-    def strides(self, first: Operand, second: Operand | None, last: Operand, t: int) -> tuple[int, ...]:
-        """The strides of an operand of plan ``t``; ``second`` as the plan."""
+    def layout(self, first: Operand, second: Operand | None, last: Operand, t: int) -> tuple[int, ...]:
+        """The strides of an operand of plan ``t``, and where it starts in its base tensor; ``second`` as the plan."""
+        begin, end = (*first.strides, first.origin), (*last.strides, last.origin)
         if second is None:
-            return self.numbers(first.strides, last.strides, t)
-        n = self.count
+            return self.numbers(begin, end, t)
+        between, n = (*second.strides, second.origin), self.count
         return tuple(
             [
                 a + t * (b - a) + t * (t - 1) * ((c - a - n * (b - a)) // (n * (n - 1)))
-                for a, b, c in zip(first.strides, second.strides, last.strides, strict=True)
+                for a, b, c in zip(begin, between, end, strict=True)
             ]
         )
 

@@ -79,8 +79,8 @@ def runs_as(series: Series, t: int, plan: Plan) -> bool:
                 return False
             if a is not None and b is not None and c is not None and d is not None:
                 sizes = series.numbers(a.type.sizes, c.type.sizes, t)
-                strides = series.strides(a, None if series.second is None else b, c, t)
-                if (c.type.dtype, sizes, strides) != (d.type.dtype, d.type.sizes, d.strides):
+                layout = series.layout(a, None if series.second is None else b, c, t)
+                if (c.type.dtype, sizes, layout) != (d.type.dtype, d.type.sizes, (*d.strides, d.origin)):
                     return False
         if not _same_attributes(series, t, first, last, other):
             return False
