@@ -123,9 +123,9 @@ class RunSeries:
             return None
         if member.number < member.found.line.count:
             member.number += 1
-            next_.changes = state.changes
             if next_.varies:
                 next_.shapes = member.found.line.at(member.number, next_.fed)
+            next_.changes = state.changes  # last: Ctrl-C before it leaves a run that follows none
         else:
             self._following = None
         return results
