@@ -12,6 +12,7 @@ from ...errors import GradientError, InputError, LimitExceeded, ModelError, OutO
 from ...execute.arguments import sizes_of_shapes
 from ...execute.series import SeriesMember, SeriesProgram
 from ...ir.graph import Graph
+from ...ir.plan import Plan
 from ...ir.series import Line, NotInSeries, Shapes, line_through
 from ...ir.types import Array, TensorType
 from ...ir.value import Value
@@ -61,9 +62,10 @@ class _Found:
         found = self.known.get(t)
         if found is None:
             arrays = {value.name: self.values.compute(value, self.sizes.at(t), kernels) for value in self.fed}
-            found = self.known[t] = {name: array for name, array in arrays.items() if array is not None}
+            found = {name: array for name, array in arrays.items() if array is not None}
             if len(found) < len(arrays):
                 raise _NoSeries("what depends on sizes can't be computed from them alone")
+            self.known[t] = found
             while len(self.known) > _KNOWN:
                 del self.known[next(iter(self.known))]
         return found
@@ -194,11 +196,8 @@ class BatchSeries:
     ) -> SeriesMember | None:
         """Plan ``t``; the program is made where it isn't kept. None where a kernel wants another plan."""
         line, names = found.line, tuple(types)
-        alone = [
-            (number, program.plan)
-            for (known, form), program in self._engine.programs.items()
-            if known == kind and (number := self._number(line, names, form)) is not None
-        ]
+        form = (names, line.start, line.step, line.count)
+        alone: list[tuple[int, Plan]] = []  # numbers and plans of single sizes
 
         def made() -> SeriesProgram:
             varying = found.sizes.varying(self._graph)
@@ -216,8 +215,13 @@ class BatchSeries:
                 raise _NoSeries("a plan of one size alone runs otherwise")
             return program
 
-        form = (names, line.start, line.step, line.count)
-        program = self._engine.program(("series", *kind), form, made)
+        program = self._engine.find(("series", *kind), form)
+        if program is None:
+            for (known, other), kept in self._engine.programs.items():
+                number = self._number(line, names, other) if known == kind else None
+                if number is not None:
+                    alone.append((number, kept.plan))
+            program = self._engine.program(("series", *kind), form, made)
         assert isinstance(program, SeriesProgram)
         try:
             return SeriesMember(program, t, found.fed_at(t, self._kernels))
