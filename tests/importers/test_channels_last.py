@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
 from tests.importers.test_quantized import KINDS, Graph, both, integers, model, near, node, scales
 
 
@@ -89,3 +91,16 @@ def test_planar_readers_get_planar_values():
     expected, found, ran = both(data, {"x": x})
     assert np.mean(np.abs(found - expected) > 1e-5) < 0.1
     assert ran.count("conv_requantized") == 3 and copies(ran) == 2
+
+
+def test_pinned_nodes_run_where_they_are_pinned():
+    random = np.random.default_rng(22)
+    x = integers(random, np.uint8, (1, 4, 6, 5))
+    g = Network(random, (np.uint8, np.int8), x)
+    y = g.conv(g.conv("x", 6, 1), 5, 3)
+    g.nodes.append(node("DequantizeLinear", [y, f"{y}_s", f"{y}_z"], ["y"]))
+    data = model(g.nodes, {"x": x}, g.stored, 1)
+    names = [n.name for n in load_bytes(data).graph.nodes]
+    for pin, devices in (dict.fromkeys(names, "numpy"), {"numpy"}), ({}, {"cpu"}):
+        session = df.Session(load_bytes(data), devices=["cpu"], pin=pin)
+        assert {p.device for p in session.placement({"x": x.shape}) if p.op == "conv_requantized"} == devices

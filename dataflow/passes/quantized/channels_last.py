@@ -46,7 +46,7 @@ def _wanted(graph: Graph, targets: Targets) -> set[Value | None]:
     """The values that convolutions read with their channels last, also through what lies between convolutions."""
     found: set[Value | None] = set()
     for node in reversed(graph.nodes):
-        if node.op is conv_requantized and targets.taker(_moved(node), node) is not None:
+        if node.op is conv_requantized and not targets.pin(node) and targets.taker(_moved(node), node) is not None:
             found.add(node.inputs[0])
         elif node.outputs[0] in found and (node.op.elementwise or node.op in _BETWEEN):
             found.update(node.inputs)
@@ -78,6 +78,8 @@ class _Layout:
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Results | None:
         """See ``Replace``."""
+        if self.targets.pin(node):
+            return None  # it stays the node that the user means
         known = any(v in self.last for v in inputs if v is not None)
         if node.op is conv_requantized and (known or node.outputs[0] in self.wanted):
             x = inputs[0]
