@@ -61,8 +61,7 @@ def x(*shape):
 
 MATMULS = {
     "many small tiles": ((200, 100), (100, 200)),
-    "large tiles": ((1540, 20), (20, 1400)),
-    "large tiles, nothing aligned": ((1541, 19), (19, 1399)),
+    "nothing aligned": ((41, 19), (19, 39)),
     "few rows, k in parts": ((8, 1000), (1000, 140)),
     "few columns, written turned, k in parts": ((300, 520), (520, 3)),
     "one row": ((1, 700), (700, 5)),
@@ -81,6 +80,13 @@ def agree(registry, samples, device="cuda"):
 def test_matmul(sizes, products):
     a, b = sizes
     agree(products, [Sample(ops.matmul_bias_relu, (x(*a), x(*b), x(b[-1])))])
+
+
+@pytest.mark.parametrize("sizes", [((1540, 20), (20, 1400)), ((1541, 19), (19, 1399))], ids=["aligned", "nothing aligned"])
+def test_matmul_in_large_tiles(sizes, cuda):
+    """Our own kernels alone choose tiles by such sizes."""
+    a, b = sizes
+    agree(cuda, [Sample(ops.matmul_bias_relu, (x(*a), x(*b), x(b[-1])))])
 
 
 # image, weight, strides, pads, dilations, groups
