@@ -1,7 +1,8 @@
 """Tied weights: stored tensors that are one, as an exporter writes them twice, and their training as one.
 
-Exporters write a decoder's embedding once for the look-up and once, transposed, for the output layer. Nothing in the
-file says that these belong together, so equal data does: bit for bit, directly or transposed, and not of one value.
+Exporters write a decoder's embedding once for the look-up and once, transposed, for the output layer, and compute the
+first step of a recurrence, whose state is zeros: it is the bias, once for each sample. Nothing in the file says that
+these belong together, so equal data does: bit for bit, directly, transposed or repeated, and not of one value.
 """
 
 from __future__ import annotations
@@ -28,44 +29,66 @@ class Tie:
     Attributes:
         of: name of the tensor that is trained.
         transposed: its two axes are exchanged.
+        shape: to which it is repeated along leading axes; None: it isn't.
     """
 
     of: str
-    transposed: bool
+    transposed: bool = False
+    shape: tuple[int, ...] | None = None
 
     def apply(self, array: Array) -> Array:
         """The copy's data, from that of the tensor that is trained."""
+        if self.shape is not None:
+            return np.broadcast_to(array, self.shape)
         return array.T if self.transposed else array
+
+    def build(self, source: Value) -> Value:
+        """The copy in a graph."""
+        copy: Value = source
+        if self.shape is not None:
+            copy = ops.broadcast_to(source, shape=self.shape)
+        elif self.transposed:
+            copy = ops.transpose(source, perm=(1, 0))
+        return copy
 
 
 def find_ties(model: Model) -> dict[str, Tie]:
     """The copies among the parameters that are trained by default, each with what it copies.
 
-    What is looked up by index comes first, so that the other is its transposed view; else the first in the model.
+    What is looked up by index comes first, so that the other is its transposed view; else the first in the model, and
+    what is repeated last.
     """
     looked_up = {n.inputs[0].name for n in model.graph.nodes if n.op.name == "gather" and n.inputs[0] is not None}
-    names = [name for name, p in model.parameters.items() if p.trainable]
-    names.sort(key=lambda name: name not in looked_up)  # stable
+    arrays = {name: p.array for name, p in model.parameters.items() if p.trainable}
+    rows = {name: _row(array) for name, array in arrays.items()}
     same_size: dict[tuple[str, int], list[str]] = {}
-    for name in names:
-        type_ = model.parameters[name].type
-        same_size.setdefault((type_.dtype.name, type_.elements), []).append(name)
+    for name in sorted(rows, key=lambda name: (name not in looked_up, rows[name] is not arrays[name])):  # stable
+        same_size.setdefault((rows[name].dtype.name, rows[name].size), []).append(name)
     found: dict[str, Tie] = {}
     for group in same_size.values():
-        if len(group) < 2:
-            continue
         known: dict[tuple[tuple[int, ...], bytes], str] = {}
-        for name in group:
-            array = model.parameters[name].array
-            if array.size < 2 or (array == array.reshape(-1)[0]).all():
+        for name in group if len(group) > 1 else ():
+            row, shape = rows[name], arrays[name].shape
+            if row.size < 2 or (row == row.reshape(-1)[0]).all():
                 continue
-            direct = known.get(_key(array))
-            transposed = known.get(_key(array.T)) if array.ndim == 2 and direct is None else None
-            if direct is not None or transposed is not None:
-                found[name] = Tie(direct or transposed or "", direct is None)
+            direct = known.get(_key(row))
+            if direct is not None and shape == arrays[direct].shape:
+                found[name] = Tie(direct)
+            elif direct is not None and row.shape == arrays[direct].shape:
+                found[name] = Tie(direct, shape=shape)
+            elif direct is None and row.ndim == 2 and row.shape == shape and _key(row.T) in known:
+                found[name] = Tie(known[_key(row.T)], transposed=True)
             else:
-                known[_key(array)] = name
+                known.setdefault(_key(row), name)
     return found
+
+
+def _row(array: Array) -> Array:
+    """What an array repeats along leading axes; itself where it doesn't."""
+    row = array
+    while row.ndim > 1 and len(row) and np.array_equal(row[0], row[-1]) and (row == row[0]).all():
+        row = row[0]
+    return row if row.size < array.size else array
 
 
 def _key(array: Array) -> tuple[tuple[int, ...], bytes]:
@@ -85,7 +108,7 @@ def tied(graph: Graph, ties: Mapping[str, Tie]) -> Graph:
                 continue
             if value.name not in made:
                 source = next(v for v in builder.initializers() if v.name == tie.of)
-                made[value.name] = ops.transpose(source, perm=(1, 0)) if tie.transposed else source
+                made[value.name] = tie.build(source)
             inputs[position] = made[value.name]
         return None
 

@@ -72,8 +72,8 @@ class Trainer(Changing):
         dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch. A number
             is the share that more of them drop, behind the layers that ``dropout_at`` names, see ``df.dropout``.
         dropout_at: names and patterns of these layers.
-        tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
-            embedding and the output layer that exporters wrote apart. All copies follow.
+        tie: stored tensors that are equal bit for bit, directly, transposed or repeated, and not of one value train as
+            one: an embedding and the output layer that exporters wrote apart. All copies follow.
         storage: the dtype in which values wait between forward and backward: ``"float32"``, or ``"bfloat16"`` or
             ``"float16"``, which take half; None: that of most values of the model. Parameters that the model stores
             in 16 bits have masters of float32, whatever this says.

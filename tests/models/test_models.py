@@ -158,6 +158,35 @@ def test_tied_weights_can_be_trained_apart():
         assert "with" in together.described()
 
 
+def unrolled(copied, bias):
+    """Two steps of a recurrence that begins with zeros; ``copied``: the first product was computed by an exporter."""
+    g = df.GraphBuilder()
+    weight = np.random.default_rng(3).standard_normal((3, 3)).astype(np.float32)
+    x, w, b = g.input("x", df.float32, (2, 2, 3)), g.parameter("w", weight), g.parameter("b", bias)
+    first = g.parameter("first", np.tile(bias, (1, 2, 1))) if copied else b
+    state = df.ops.tanh(df.ops.add(df.ops.slice(x, starts=(0, 0, 0), stops=(1, 2, 3), steps=(1, 1, 1)), first))
+    more = df.ops.add(df.ops.matmul(state, w), b)
+    g.output("y", df.ops.tanh(df.ops.add(df.ops.slice(x, starts=(1, 0, 0), stops=(2, 2, 3), steps=(1, 1, 1)), more)))
+    return df.Model(g.build())
+
+
+def test_a_bias_that_an_exporter_repeated_for_each_sample_trains_as_one(tmp_path):
+    random = np.random.default_rng(4)
+    bias = random.standard_normal(3).astype(np.float32)
+    batch = {"x": random.standard_normal((2, 2, 3)).astype(np.float32), "labels": np.ones((1, 2, 3), np.float32)}
+    models, losses = [unrolled(copied, bias) for copied in (True, False)], []
+    for model in models:
+        with df.Trainer(model, "mse", df.optim.SGD(lr=0.1), devices=["cpu"]) as trainer:
+            losses.append([trainer.step(batch) for _ in range(3)])
+    copied, one = models
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    np.testing.assert_allclose(copied.parameters["b"].array, one.parameters["b"].array, rtol=1e-6)
+    df.save(copied, str(tmp_path / "tuned.onnx"))
+    saved = df.load(str(tmp_path / "tuned.onnx")).parameters["first"].array
+    np.testing.assert_array_equal(saved, np.tile(copied.parameters["b"].array, (1, 2, 1)))
+    assert not np.array_equal(saved[0, 0], bias)
+
+
 def test_two_hundred_lengths_leave_memory_bounded():
     """Constants that depend on a length, like its causal mask, are freed with the plans that read them."""
     random = np.random.default_rng(0)
