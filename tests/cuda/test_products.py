@@ -82,9 +82,7 @@ def test_matmul(sizes, products):
     agree(products, [Sample(ops.matmul_bias_relu, (x(*a), x(*b), x(b[-1])))])
 
 
-@pytest.mark.parametrize(
-    "sizes", [((1540, 20), (20, 1400)), ((1541, 19), (19, 1399))], ids=["aligned", "not aligned"]
-)
+@pytest.mark.parametrize("sizes", [((1540, 20), (20, 1400)), ((1541, 19), (19, 1399))], ids=["aligned", "not aligned"])
 def test_matmul_in_large_tiles(sizes, cuda):
     """Our own kernels alone choose tiles by such sizes."""
     a, b = sizes
