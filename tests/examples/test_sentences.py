@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,11 @@ def test_a_fine_tune_of_real_weights_is_as_good_as_pytorchs(run, weights, tmp_pa
     monkeypatch.setattr("sys.argv", ["main.py", *RUNS[run], "--weights", str(weights), "-o", str(target)])
     losses = []
     monkeypatch.setattr(df.Trainer, "fit", recording_fit(df.Trainer.fit, losses))
-    names = runpy.run_path(str(FOLDER / "main.py"), run_name="__main__")
+    try:
+        names = runpy.run_path(str(FOLDER / "main.py"), run_name="__main__")
+    finally:
+        for name in ("bert", "weights"):  # they lie beside a script: their names are nobody's
+            sys.modules.pop(name, None)
     recorded = RECORDED[f"short/{run}/0"]
     np.testing.assert_allclose(losses[:8], recorded["losses"][:8], rtol=1e-4)
     np.testing.assert_allclose(losses, recorded["losses"], rtol=0.05)

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import itertools
 import locale
+import mmap
 import os
 import signal
 import subprocess
@@ -263,7 +264,9 @@ def test_a_child_that_has_grown_is_followed_by_another(monkeypatch):
 
     def task(number):
         def run(report):
-            kept.append(np.ones(1 << 22))  # 32 MiB
+            memory = mmap.mmap(-1, 1 << 25)  # what malloc gives may be memory that the process had before
+            np.frombuffer(memory, np.uint8)[:] = 1
+            kept.append(memory)
             yield Outcome("one", "relu", f"task {number}", "plain", "passed", str(os.getpid()))
 
         return Task("relu", f"task {number}", run)
