@@ -114,12 +114,13 @@ class SessionState:
             return {**self._arrays}
         return {name: _shaped(type_) for name, type_ in self._kept.types.items()}
 
-    def _set(self, arrays: Mapping[str, Array]) -> None:
-        for name, array in arrays.items():
-            if self._kept is None:
-                self._arrays[name] = array
-            else:
-                self._kept.write(name, array, self._inputs[name].type)
+    def _set(self, arrays: Mapping[str, Array], *, others: bool = True) -> None:
+        """Begins with these; ``others``: and with what else there is."""
+        if self._kept is None:
+            self._arrays = {**(self._arrays if others else {}), **arrays}
+        else:
+            types = {name: TensorType(self._inputs[name].type.dtype, array.shape) for name, array in arrays.items()}
+            self._kept.write({name: (types[name], array) for name, array in arrays.items()}, others=others)
 
     def complete(self, results: dict[str, Array], names: Iterable[str]) -> None:
         """Takes its outputs out of the results of a run, but for copies of those that are named."""
@@ -142,7 +143,7 @@ class SessionState:
         return {output: there[name] for output, name in wanted.items()}
 
     def reset(self, values: Mapping[str, Any]) -> None:
-        """Forgets what runs left, and begins with ``values``.
+        """Forgets what runs left, and begins with ``values``; where that fails, what runs left is still there.
 
         Raises:
             InputError: an input that is no state, or another dtype, rank or size than it declares.
@@ -153,10 +154,7 @@ class SessionState:
         given = [self._inputs[name] for name in values]
         arrays = {value.name: checked_array(value.name, value.type, values[value.name]).copy() for value in given}
         sizes_of_shapes(given, [array.shape for array in arrays.values()])
-        self._arrays = {}
-        if self._kept is not None:
-            self._kept.forget()
-        self._set(arrays)
+        self._set(arrays, others=False)
 
 
 _NOTHING = bytes(16)  # an element of any type

@@ -210,3 +210,16 @@ def test_runs_between_tokens_change_what_comes_next(decoder):
             np.testing.assert_array_equal(found["present"], past)
         if number == 12:
             np.testing.assert_array_equal(session.state["past"], past)
+
+
+def test_state_that_does_not_fit_leaves_what_there_was(decoder):
+    session = df.Session(decoder, ["cpu"], state=STATE, limits=df.Limits(bytes=1 << 20))
+    first, second = tokens([3, 2])
+    session.run(first)
+    before = session.state["past"]
+    with pytest.raises(df.LimitExceeded, match="of the limit of 1048576 bytes are left"):
+        session.reset({"past": np.ones((1, 2, 100_000, 4), np.float32)})
+    np.testing.assert_array_equal(session.state["past"], before)
+    expected = df.Session(decoder, ["cpu"]).run({**second, "past": before})
+    np.testing.assert_array_equal(session.run(second)["y"], expected["y"])
+    np.testing.assert_array_equal(session.state["past"], expected["present"])

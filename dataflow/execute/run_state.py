@@ -144,22 +144,30 @@ class KeptState:
             for output, name in self.state.pairs.items():
                 self._pairs[name].type = types[output]
 
-    def write(self, name: str, array: Array, type_: TensorType) -> None:
-        """Sets one value."""
+    def write(self, values: Mapping[str, tuple[TensorType, Array]], *, others: bool = True) -> None:
+        """Sets values; where memory for one of them is refused, all that was there before still is.
+
+        Args:
+            values: types without names of sizes, and arrays.
+            others: what else there is stays for the next run.
+        """
         self._know_types()
+        replaced = 0
+        for name, (_, array) in values.items():
+            pair = self._pairs[name]
+            known = pair.buffers[self._side(pair)]
+            if known is None or known.bytes < array.nbytes:
+                self._require(pair, 1 - self._side(pair), array.nbytes)
+                replaced |= pair.bit
+        self.sides = (self.sides[0], self.sides[1] ^ replaced)
         self.changes += 1
         self._reserved = None
-        pair = self._pairs[name]
-        self._require(pair, self._side(pair), array.nbytes)
-        pair.type, pair.strides = TensorType(type_.dtype, array.shape), None
-        self._fill(pair, array)
-
-    def forget(self) -> None:
-        """Leaves nothing for the next run."""
-        self._left = None
-        self.changes += 1
-        for pair in self._pairs.values():
-            pair.type = None
+        for name, pair in self._pairs.items():
+            if name in values:
+                (pair.type, array), pair.strides = values[name], None
+                self._fill(pair, array)
+            elif not others:
+                pair.type = None
 
     def read(self, name: str) -> Array:
         """A copy of one value."""
