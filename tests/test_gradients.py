@@ -16,8 +16,8 @@ CHECKED = [s for s in SAMPLES if s.gradient]
 WITHOUT = {
     "logical_not", "bitwise_not", "is_nan", "is_inf", "equal", "less", "less_equal", "greater", "greater_equal",
     "logical_and", "logical_or", "logical_xor", "argmax", "argmin", "one_hot", "full", "range_", "sgd_step",
-    "adamw_step", "square_sum", "encode_blocks", "decode_blocks", "random_uniform", "random_normal", "read_shape",
-    "nonzero", "non_max_suppression",
+    "adamw_step", "square_sum", "square_sums", "encode_blocks", "decode_blocks", "random_uniform", "random_normal",
+    "read_shape", "nonzero", "non_max_suppression",
     "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match",
     "find", "tree_ensemble", "bitcast", "image_size", "decode_image",
     "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",

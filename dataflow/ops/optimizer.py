@@ -87,6 +87,28 @@ square_sum: Op = Op(
     doc="before + the sum of x^2 over all elements, float32[]: not finite where an element of x isn't",
 )
 
+
+def _squares_infer(*xs: TensorType) -> TensorType:
+    for x in xs:
+        need(x.dtype == float32, f"square_sums: an operand is {x}; expected float32")
+    return TensorType(float32, ())
+
+
+def _square_sums(*xs: Value) -> Value:
+    total = _square_sum(xs[0], None)
+    for x in xs[1:]:
+        total = _square_sum(x, total)
+    return total
+
+
+square_sums: Op = Op(
+    "square_sums",
+    ("xs*",),
+    _squares_infer,
+    decompose=_square_sums,
+    doc="the sum of x^2 over all elements of all operands, float32[]: what ``square_sum`` gives in a chain",
+)
+
 CODES = 256  # of a byte
 
 
@@ -127,4 +149,4 @@ decode_blocks: Op = Op(
     doc="code[codes] * the scale of their block; see encode_blocks",
 )
 
-OPS = (sgd_step, adamw_step, square_sum, encode_blocks, decode_blocks)
+OPS = (sgd_step, adamw_step, square_sum, square_sums, encode_blocks, decode_blocks)

@@ -26,6 +26,8 @@ from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
 from .squares import multiply_squares
+from .training.scaled_convs import scale_convs
+from .training.square_sums import join_square_sums
 from .transposed_concat import transpose_before_concat
 from .transposed_matmul import swap_transposed_matmuls
 from .upcast import upcast
@@ -88,6 +90,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
     Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
     Pass("expand_blocks", "differentiate", lambda graph, at: expand_blocks(graph, at.targets)),
+    Pass("scaled_convs", "differentiate", lambda graph, at: scale_convs(graph, at.mutable)),  # folded next
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
@@ -119,6 +122,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
     Pass("squares", "fuse", lambda graph, at: multiply_squares(graph, at.mutable)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
+    Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
 )
 
 

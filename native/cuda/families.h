@@ -22,6 +22,7 @@
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
+  X(optimizer_squares)                                                                             \
   X(pool)                                                                                          \
   X(pool_max_grad)                                                                                 \
   X(random)                                                                                        \

@@ -39,6 +39,12 @@ def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -
         return np.asarray(total, np.float32)
 
 
+def _square_sums(attributes: Attributes, *xs: Array) -> Array:
+    with np.errstate(over="ignore"):
+        total = sum(np.square(upcast(x)).sum(dtype=np.float64) for x in xs)
+        return np.asarray(total, np.float32)
+
+
 def _blocks(x: Array, block: int) -> Array:
     """The elements in rows of a block, zeros behind the last."""
     flat = x.reshape(-1)
@@ -66,6 +72,7 @@ KERNELS: dict[str, Code] = {
     "sgd_step": _sgd,
     "adamw_step": _adamw,
     "square_sum": _square_sum,
+    "square_sums": _square_sums,
     "encode_blocks": _encode,
     "decode_blocks": _decode,
 }

@@ -27,6 +27,12 @@ def _steps() -> list[Sample]:
     return rows
 
 
+def _many() -> list[Sample]:
+    """Sums over tensors that are small, empty, and of several blocks."""
+    shapes: tuple[list[tuple[int, ...]], ...] = ([(5,)], [(0,), (3, 7)], [(17,), (), (70001,), (0,), (64, 130)])
+    return [Sample(ops.square_sums, tuple(x(*shape) for shape in each)) for each in shapes]
+
+
 def _codes() -> list[Sample]:
     """Blocks that are whole, that aren't, and one of zeros; a code with steps of two sizes."""
     steps = [-1.0 + i / 64 for i in range(127)] + [i / 129 for i in range(129)]
@@ -43,4 +49,4 @@ def _codes() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _steps() + _codes()
+SAMPLES: list[Sample] = _steps() + _many() + _codes()

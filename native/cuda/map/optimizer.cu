@@ -1,7 +1,6 @@
-/* map/optimizer.cu: one optimizer step over one parameter or over many, in one pass, and the sum of
- * squares that the norm of gradients is made of. hyper holds what changes from step to step;
- * |scale| multiplies the gradient; both are read on the card. All tensors are contiguous; outputs
- * may overwrite their inputs.
+/* map/optimizer.cu: one optimizer step over one parameter or over many, in one pass. hyper holds
+ * what changes from step to step; |scale| multiplies the gradient; both are read on the card. All
+ * tensors are contiguous; outputs may overwrite their inputs.
  *
  * Many parameters are one launch: a table of their addresses and sizes is the kernel's parameter.
  * There are two sizes of it, since a launch copies all of it.
@@ -15,7 +14,6 @@
 
 enum {
   CHUNK = DF_BLOCK * 8, /* elements of a block */
-  SQUARED = CHUNK * 4,  /* elements of a block that sums their squares, at least */
   FEW = 36,             /* parameters of a table of 4 KB */
   MANY = 292            /* of one of 32 KB, the most that CUDA 12.1 and later give a kernel */
 };
@@ -207,65 +205,11 @@ template <typename Step> static df_status run(const df_call *call) {
   return run_many<Step>(&call, 1);
 }
 
-/* ---- The sum of squares --------------------------------------------------------------------- */
-
-/* The squares of a chunk per block: floats per thread, joined in double in an order that depends on
- * the shape only. With one block, |partials| is null and the block writes the result. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    square_partials(float *out, double *partials, const float *x, const float *before,
-                    int64_t count) {
-  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
-  const int64_t share = df_divide_up(count, gridDim.x);
-  const int64_t begin = blockIdx.x * share, end = df_min(count, begin + share);
-  float total = 0.0f;
-  for (int64_t i = begin + threadIdx.x; i < end; i += DF_BLOCK)
-    total += x[i] * x[i];
-  const double joined = df_block_join(static_cast<double>(total), 0.0, scratch, df_add{});
-  if (threadIdx.x == 0 && partials)
-    partials[blockIdx.x] = joined;
-  else if (threadIdx.x == 0)
-    *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
-}
-
-/* One block joins the partial sums. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    square_join(float *out, const double *partials, const float *before, int64_t n_partials) {
-  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
-  const double partial = threadIdx.x < n_partials ? partials[threadIdx.x] : 0.0;
-  const double joined = df_block_join(partial, 0.0, scratch, df_add{});
-  if (threadIdx.x == 0)
-    *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
-}
-
-/* At most one per thread of the block that joins them. */
-static int64_t partials_of(int64_t count) { return df_max(1, df_min(DF_BLOCK, count / SQUARED)); }
-
-/* square_sum(x, before?) -> before + the sum of x^2 */
-static df_status square_run(const df_call *call) {
-  const int64_t count = df_elements(call->inputs[0]), n_partials = partials_of(count);
-  const float *before = df_in<const float>(call, 1);
-  float *out = df_out<float>(call, 0);
-  double *partials = n_partials > 1 ? static_cast<double *>(call->workspace) : nullptr;
-  const df_status status = DF_LAUNCH(call, square_partials, df_blocks(n_partials, 1), DF_BLOCK, 0,
-                                     out, partials, df_in<const float>(call, 0), before, count);
-  if (status || n_partials == 1)
-    return status;
-  return DF_LAUNCH(call, square_join, 1u, DF_BLOCK, 0, out, partials, before, n_partials);
-}
-
-static df_status square_prepare(const df_node *node, df_prepared *out, df_error *) {
-  const int64_t n_partials =
-      partials_of(df_product(node->inputs[0]->shape, 0, node->inputs[0]->rank));
-  if (n_partials > 1)
-    out->workspace = n_partials * static_cast<int64_t>(sizeof(double));
-  return DF_OK;
-}
+/* ---- Records -------------------------------------------------------------------------------- */
 
 static const df_kernel records[] = {
     DF_CUDA_KERNEL("sgd_step", "f32", "f32,f32,f32?,f32,f32->f32,f32?", "0<0,1<2", .run = run<sgd>,
                    .capturable = 1, .run_many = run_many<sgd>),
     DF_CUDA_KERNEL("adamw_step", "f32", "f32,f32,f32,f32,f32,f32->f32,f32,f32", "0<0,1<2,2<3",
-                   .run = run<adamw>, .capturable = 1, .run_many = run_many<adamw>),
-    DF_CUDA_KERNEL("square_sum", "f32", "f32,f32?->f32", nullptr, .prepare = square_prepare,
-                   .run = square_run, .capturable = 1)};
+                   .run = run<adamw>, .capturable = 1, .run_many = run_many<adamw>)};
 DF_CUDA_FAMILY(optimizer, records);
