@@ -43,6 +43,7 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
         "dataflow/train/data/augment.py|tests/train/test_images.py",
         "a mirror image, as Pillow and torchvision call it",
     ),
+    ("pack", "pack", "dataflow/cdevice/abi.py", "the function of struct"),
     ("packed", "packed", "importers/dataflow_onnx/file/", "elements of less than a byte, as ONNX calls them"),
     ("packed", "packed_nbytes", "", "of elements of less than a byte, as ONNX calls them"),
     ("packed", "is_packed_batching", "importers/dataflow_onnx/operators/microsoft/", "an attribute of onnxruntime's"),

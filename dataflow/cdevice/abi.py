@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ from ..ir.types import Array, DType
 
 CData = Any
 
-# The layout of df_operand, field by field.
+# The layout of df_operand, field by field: as records, and as it is written.
+_ROW = struct.Struct("=6i7q")
 _OPERAND = np.dtype(
     [(n, np.int32) for n in ("struct_size", "arena", "dtype", "rank", "item_bytes", "flags")]
     + [(n, np.int64) for n in ("offset", "bytes", "iteration_stride", "value", "origin", "shape", "strides")]
 )
-assert _OPERAND.itemsize == ffi.sizeof("df_operand")
+assert _OPERAND.itemsize == _ROW.size == ffi.sizeof("df_operand")
 assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
 
 BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WHEN, "while": lib.DF_WHILE}
@@ -35,8 +37,9 @@ def member(record: CData, name: str) -> Any:
 
 def pointers(records: CData, kind: str, count: int) -> tuple[Array, CData]:
     """The addresses of the records in a ``kind[]`` as an array, which has to be kept, and it as a ``kind **``."""
-    table = int(ffi.cast("intptr_t", records)) + np.arange(max(count, 1), dtype=np.int64) * ffi.sizeof(kind)
-    return table, ffi.cast(f"{kind} **", table.ctypes.data)
+    begin, size = int(ffi.cast("intptr_t", records)), int(ffi.sizeof(kind))
+    table = np.arange(begin, begin + max(count, 1) * size, size, dtype=np.int64)
+    return table, ffi.cast(f"{kind} **", ffi.from_buffer(table))
 
 
 def empty_held() -> CData:
@@ -68,7 +71,7 @@ class Tables:
         self._lists: dict[tuple[int, ...], CData] = {}
         self._attributes: dict[tuple[Attribute, ...], tuple[CData, int]] = {}
         self._keep: list[Any] = []
-        self._rows: dict[int, tuple[int, ...]] = {}
+        self._rows: dict[int, bytes] = {}
         self._addresses: dict[tuple[int, ...], int] = {}
         self._chunk, self._left = np.zeros(0, np.int64), 0  # for lists that have their own memory, and what is free
         self.numbers: list[Array] = []
@@ -145,11 +148,12 @@ class Tables:
                 row = known[id(operand)] = self._row(operand)
                 self._keep.append(operand)  # so that its id stays its own
             rows.append(row)
-        table = np.array(rows or [self._row(None)], _OPERAND)
+        table = bytearray(b"".join(rows) if rows else self._row(None))
+        records = ffi.cast("df_operand *", ffi.from_buffer(table))
         self._keep.append(table)
         if not self._shared:
-            self.numbers += [table[name] for name in ("offset", "bytes", "iteration_stride", "origin")]
-        records = ffi.cast("df_operand *", table.ctypes.data)
+            fields = np.frombuffer(table, _OPERAND)
+            self.numbers += [fields[name] for name in ("offset", "bytes", "iteration_stride", "origin")]
         kept, listed = pointers(records, "df_operand", len(rows))
         self._keep.append(kept)
         return records, listed
@@ -159,14 +163,14 @@ class Tables:
         """A ``df_operand[]`` of so many as a record array, which shares its memory."""
         return np.frombuffer(ffi.buffer(operands, count * _OPERAND.itemsize), _OPERAND)
 
-    def _row(self, operand: Operand | None) -> tuple[int, ...]:
-        """The fields of a ``df_operand``."""
+    def _row(self, operand: Operand | None) -> bytes:
+        """A ``df_operand``."""
         if operand is None:
-            return (_OPERAND.itemsize, -1, *[0] * 11)
+            return _ROW.pack(_ROW.size, -1, *[0] * 11)
         type_ = operand.type
         sizes = type_.sizes
-        return (
-            _OPERAND.itemsize,
+        return _ROW.pack(
+            _ROW.size,
             operand.arena,
             type_.dtype.code,
             len(sizes),

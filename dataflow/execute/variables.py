@@ -26,6 +26,8 @@ from ..plugin.device import Buffer
 from .devices import Devices
 from .guarded_memory import guarded_block
 
+_WORTH_A_THREAD = 1 << 20  # bytes to pack; a thread's begin and end may take milliseconds where others run
+
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
@@ -152,6 +154,7 @@ class Variables:
         helpers = [
             threading.Thread(target=work, args=(0,))
             for _ in range(min(self._devices.threads, os.cpu_count() or 1, len(sources)) - 1)
+            if sum(data.array.nbytes for data, _, _ in sources) > _WORTH_A_THREAD
         ]
         try:
             for helper in helpers:

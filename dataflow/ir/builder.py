@@ -149,7 +149,7 @@ class GraphBuilder:
             raise ModelError(f"{op.name}: the graph {self.name!r} is built already; make a new GraphBuilder")
         operands = self._operands(op, inputs)
         origin = self.origin or _user_line()
-        node_name = _unique(self._node_names, name or "/".join([*self._scope, op.name]))
+        node_name = _unique(self._node_names, name or (self.scoped(op.name) if self._scope else op.name))
         try:
             if len(operands) != len(op.inputs) or None in operands:
                 op.check_arity(len(operands), [v is None for v in operands])
@@ -158,9 +158,11 @@ class GraphBuilder:
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             for type_ in results:
-                _check_axes(op.name, type_.shape)
-                if type_.is_bound:
-                    element_count(type_.shape)  # refuses sizes that overflow, here where they are first computed
+                shape = type_.shape
+                if len(shape) > MOST_AXES:
+                    _check_axes(op.name, shape)
+                if Dim not in map(type, shape):
+                    element_count(shape)  # refuses sizes that overflow, here where they are first computed
         except DataflowError as error:
             where = f" ({origin})" if origin else ""
             raise type(error)(f"{error} [node {node_name!r}{where}]") from None
@@ -170,21 +172,28 @@ class GraphBuilder:
             raise InputError(
                 f"{op.name}: its operands or attributes ({shown}) don't fit: {error} [node {node_name!r}{where}]"
             ) from error
-        names = list(output_names or [])
+        names = output_names or ()
         outputs = []
         for index, type_ in enumerate(results):
             given = names[index] if index < len(names) else None
+            if given:
+                outputs.append(self.value(given, type_, exact=True))
+                continue
             made_up = node_name if index == 0 else f"{node_name}:{index}"
             if given is None and made_up in self._reserved:
                 made_up += "'"
-            outputs.append(self.value(given or made_up, type_, exact=bool(given)))
+            outputs.append(Value(_unique(self._names, made_up, self._reserved), type_, self))
         node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
         self._nodes.append(node)
         return node
 
     def again(self, node: Node, inputs: Sequence[Value | None]) -> Node:
         """A node of another graph, with inputs of this one that have the types of its own: nothing is inferred anew."""
-        name = _unique(self._node_names, node.name)
+        name = node.name
+        if name in self._node_names:
+            name = _unique(self._node_names, name)
+        else:
+            self._node_names[name] = 0
         outputs = tuple([None if v is None else self._like(v) for v in node.outputs])
         made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin, node.pin)
         self._nodes.append(made)
@@ -355,7 +364,12 @@ class GraphBuilder:
         self._reserved.update(names)
 
     def _operands(self, op: AnyOp, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
-        given = list(inputs)
+        given = tuple(inputs)
+        for item in given:
+            if item is not None and (type(item) is not Value or item.builder is not self):
+                break
+        else:
+            return given  # type: ignore[return-value]  # as almost always
         dtypes = [v.type.dtype for v in given if isinstance(v, Value)]
         like = next((dtype for dtype in dtypes if dtype is not bool_), dtypes[0] if dtypes else None)
         operands: list[Value | None] = []

@@ -21,6 +21,8 @@ from .value import Builder, Use, Value, builder_of
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
+_MOST = 1 << 63  # a whole number is below it
+_NUMBERS = frozenset({int})
 _SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
@@ -142,6 +144,8 @@ class AnyOp:
         Raises:
             InputError: an attribute is unknown or missing.
         """
+        if not self.attributes and not given:
+            return {}
         if not given.keys() <= self.attributes.keys():
             unknown = next(key for key in given if key not in self.attributes)
             known = ", ".join(self.attributes) or "none"
@@ -164,6 +168,8 @@ class AnyOp:
         Raises:
             InputError: one is something else, or a whole number of more than 64 bits.
         """
+        if _SIMPLE.issuperset(map(type, given.values())):
+            return dict(given)
         return {key: value if type(value) in _SIMPLE else self._plain(key, value) for key, value in given.items()}
 
     def _plain(self, key: str, value: Any) -> Attribute:
@@ -172,9 +178,11 @@ class AnyOp:
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected a bool")
             return bool(value)
         if isinstance(value, (list, tuple)):
-            return tuple(entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value)
+            if _NUMBERS.issuperset(map(type, value)) and (not value or -_MOST <= min(value) <= max(value) < _MOST):
+                return tuple(value)
+            return tuple([entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value])
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            if not -(1 << 63) <= value < 1 << 63:
+            if not -_MOST <= value < _MOST:
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}, which takes over 64 bits")
             return int(value)
         if isinstance(value, np.floating):

@@ -46,13 +46,13 @@ def rewrite(
         inputs = [None if v is None else new[v] for v in node.inputs]
         builder.origin = node.origin or node.name
         results = replace(builder, node, inputs)
-        if results is None and _types(inputs) == _types(node.inputs):
+        if results is None and _alike(inputs, node.inputs):
             results = builder.again(node, inputs).outputs
         elif results is None:
             names = [None if v is None else v.name for v in node.outputs]
             made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=names)
             results = made.outputs
-        new.update({old: v for old, v in zip(node.outputs, results, strict=False) if old is not None and v is not None})
+        new |= {old: v for old, v in zip(node.outputs, results, strict=False) if old is not None and v is not None}
     for name, value in graph.outputs.items():
         builder.output(name, new[value])
     for state in graph.states:
@@ -60,5 +60,12 @@ def rewrite(
     return builder.finish(graph.stages)
 
 
-def _types(values: Sequence[Value | None]) -> list[TensorType | None]:
-    return [None if v is None else v.type for v in values]
+def _alike(inputs: Sequence[Value | None], others: Sequence[Value | None]) -> bool:
+    """Whether operands have the types of others."""
+    for one, other in zip(inputs, others, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return False
+        elif one.type is not other.type and one.type != other.type:
+            return False
+    return True

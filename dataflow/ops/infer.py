@@ -18,16 +18,25 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     Raises:
         InputError: the shapes don't fit.
     """
+    first = shapes[0]
+    for shape in shapes:
+        if shape is not first and shape != first:
+            break
+    else:
+        return tuple(first)
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Size] = []
     for axis, sizes in enumerate(zip(*padded, strict=True)):
+        if all(size == sizes[0] for size in sizes):
+            result.append(sizes[0])
+            continue
         fixed = {n for n in sizes if not isinstance(n, Dim) and n != 1}
         if len(fixed) > 1:
             listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
             first, second = [n for n in dict.fromkeys(sizes) if n in fixed][:2]
             raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {first} and {second}")
-        result.append(sizes[0] if len(set(sizes)) == 1 else broadcast_size(sizes))
+        result.append(broadcast_size(sizes))
     return tuple(result)
 
 

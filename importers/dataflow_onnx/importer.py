@@ -23,8 +23,8 @@ from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
-from .shape_eval import MOST_KNOWN, Known, compute
-from .signatures import arguments_of
+from .shape_eval import MOST_KNOWN, Known, compute, has_rule
+from .signatures import Arguments, arguments_of
 from .tensor import Tensor
 
 COMPUTED = "computed"  # behind the names of tensors that were computed for some inputs alone
@@ -84,6 +84,8 @@ class Importer:
         self.inactive: list[str] = around.inactive if around is not None else []
         self.claimed: set[Value] = set()  # values that have their name from the file
         self._of_file: frozenset[str] | None = None
+        self._converters: dict[tuple[str, str], Converter] = {}  # by domain and operator
+        self._takes: dict[tuple[str, str], Arguments] = {}
         self._sizes_named: set[str] = set()  # names of sizes that are read
         self._static: tuple[GraphBuilder, SizeValues] | None = None
 
@@ -167,31 +169,62 @@ class Importer:
     def convert(self, node: NodeRecord) -> None:
         """Adds a node of the file to the graph."""
         poll(node)
+        if node.op == "Constant" and self._is_stored(node):
+            return
         self.node, self.opset = node, self.record.opsets[node.domain]
-        converter = self.table.find(node.domain, node.op, self.opset)
-        assert converter is not None
-        self.builder.origin = where = f"{node.describe()}, opset {self.opset}"
-        where += "" if is_own(converter) else f", converted by {name_of(converter)}"
-        undefined = [name for name in node.inputs if name and name not in self.tensors]
-        if undefined:
-            raise ModelError(f"{self.path}: {where}: it reads {undefined[0]!r}, which nothing before it defines")
-        inputs = [self.tensors[name] if name else None for name in node.inputs]
+        converter = self._converter(node)
+        self.builder.origin = f"{node.describe()}, opset {self.opset}"
         try:
-            arguments_of(converter).check(inputs, node.attributes)
+            inputs = [self.tensors[name] if name else None for name in node.inputs]
+        except KeyError as error:
+            text = f"it reads {error.args[0]!r}, which nothing before it defines"
+            raise ModelError(f"{self._where(converter)}: {text}") from None
+        try:
+            self._arguments(node, converter).check(inputs, node.attributes)
             results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
             self.enter(node, inputs, results)
         except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError, RecursionError):
             raise  # not the node's alone
         except Undetermined as error:
             text = str(error).removeprefix(f"{self.path}: ")
-            raise Undetermined(f"{self.path}: {where}: {text}", error.value) from None
+            raise Undetermined(f"{self._where(converter)}: {text}", error.value) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
-            raise ModelError(f"{self.path}: {where}: {text}") from None
+            raise ModelError(f"{self._where(converter)}: {text}") from None
         except Exception as error:  # of another kind, rank or length; whatever it is, the node is named
             cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
             text = f"{cause}: {type(error).__name__}: {error}"
-            raise ModelError(f"{self.path}: {where}: {text}") from error
+            raise ModelError(f"{self._where(converter)}: {text}") from error
+
+    def _is_stored(self, node: NodeRecord) -> bool:
+        """Whether a node of ONNX's ``Constant`` holds a tensor, which is added then; often half of a file's do."""
+        array, name = node.attributes.get("value"), node.outputs[0]
+        alone = len(node.attributes) == len(node.outputs) == 1 and not (node.inputs or node.domain)
+        if not alone or not name or type(array) is not np.ndarray:
+            return False
+        self.tensors[name] = self.stored(name, array)
+        return True
+
+    def _converter(self, node: NodeRecord) -> Converter:
+        """That of a node's operator, which is looked up once."""
+        found = self._converters.get((node.domain, node.op))
+        if found is None:
+            found = self.table.find(node.domain, node.op, self.opset)
+            assert found is not None
+            self._converters[node.domain, node.op] = found
+        return found
+
+    def _arguments(self, node: NodeRecord, converter: Converter) -> Arguments:
+        """What the converter of a node's operator takes; likewise."""
+        found = self._takes.get((node.domain, node.op))
+        if found is None:
+            found = self._takes[node.domain, node.op] = arguments_of(converter)
+        return found
+
+    def _where(self, converter: Converter) -> str:
+        """The node that is being converted, for messages."""
+        whose = "" if is_own(converter) else f", converted by {name_of(converter)}"
+        return f"{self.path}: {self.node.describe()}, opset {self.opset}{whose}"
 
     def enter(self, node: NodeRecord, inputs: Sequence[Tensor | None], results: Sequence[Any]) -> None:
         """Gives the names of a node's outputs to its results.
@@ -205,14 +238,16 @@ class Importer:
         if not node.domain and node.op in _SAME_DATA and inputs and inputs[0] is not None and node.outputs[0]:
             source = inputs[0] if inputs[0].array is not None else inputs[0].stored
             self.tensors[node.outputs[0]].stored = source
-        lost = next((name for name in node.outputs[len(results) :] if name), None)
-        if lost is not None:
-            raise ModelError(f"its output {lost!r} is not supported")
+        for name in node.outputs[len(results) :]:
+            if name:
+                raise ModelError(f"its output {name!r} is not supported")
 
     def sizes_of(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Sequence[Known] | None:
         """The result of a computation with sizes; None when some are not known, or the operator isn't one of them."""
+        if node.domain or not has_rule(node.op):
+            return None
         unknown = not inputs or any(t is not None and t.known is None for t in inputs)
-        if node.domain or (unknown and not (node.op == "Concat" and self._follow(inputs))):
+        if unknown and not (node.op == "Concat" and self._follow(inputs)):
             return None
         operands = [None if t is None else t.known for t in inputs]
         try:

@@ -69,6 +69,11 @@ def product(sizes: Iterable[Any]) -> Any:
     return total
 
 
+def has_rule(op: str) -> bool:
+    """Whether there is a rule for an operator; ``compute`` gives None for others."""
+    return op in _RULES
+
+
 def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, Any]) -> Known | None:
     """What an operator gives for known operands, or None.
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -183,7 +185,7 @@ def arguments_of(converter: Converter) -> Arguments:
     attributes: dict[str, Attribute] = {}
     required: list[str] = []
     others = None
-    for parameter in list(inspect.signature(converter.function).parameters.values())[1:]:
+    for parameter in parameters_of(converter)[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             others = _attribute(parameter, converter)
         elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -200,11 +202,31 @@ def arguments_of(converter: Converter) -> Arguments:
     return Arguments(least, most, frozenset(optional), attributes, tuple(required), others)
 
 
-def _attribute(parameter: inspect.Parameter, converter: Converter) -> Attribute:
+def parameters_of(converter: Converter) -> list[Parameter]:
+    """The parameters of a converter's function: those of a plain one, as almost all are, in a tenth of the time."""
+    function = converter.function
+    if type(function) is not types.FunctionType or function.__dict__:
+        return list(inspect.signature(function).parameters.values())
+    code, annotations, names = function.__code__, function.__annotations__, function.__code__.co_varnames
+    count, every = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
+    given = {**dict(zip(names[count - len(defaults) : count], defaults, strict=True)), **keywords}
+    kinds: list[Any] = [Parameter.POSITIONAL_OR_KEYWORD] * count
+    kinds += [Parameter.KEYWORD_ONLY] * (every - count)
+    if code.co_flags & inspect.CO_VARARGS:
+        kinds.append(Parameter.VAR_POSITIONAL)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        kinds.append(Parameter.VAR_KEYWORD)
+    empty = Parameter.empty
+    return [
+        Parameter(name, kind, default=given.get(name, empty), annotation=annotations.get(name, empty))
+        for name, kind in zip(names, kinds, strict=False)
+    ]
+
+
+def _attribute(parameter: Parameter, converter: Converter) -> Attribute:
     given = parameter.annotation  # a string under "from __future__ import annotations"
-    name = given if isinstance(given, str) else inspect.formatannotation(given)
-    short = re.sub(r"\b[\w.]+\.", "", name).removesuffix(" | None")
-    short = "Array" if short.startswith("ndarray") else short
+    short = _kind_named(given if isinstance(given, str) else inspect.formatannotation(given))
     if given is parameter.empty or short not in _KINDS:
         raise PluginError(
             f"the parameter {parameter.name!r} of {name_of(converter)} needs an annotation that says the kind of the "
@@ -213,6 +235,16 @@ def _attribute(parameter: inspect.Parameter, converter: Converter) -> Attribute:
     kind, element, text = _KINDS[short]
     values = _VALUES.get(f"{converter.operator}.{parameter.name}", _VALUES.get(parameter.name))
     return Attribute(kind, element, text, values if plain_domain(converter.domain) in ("", "ai.onnx.ml") else None)
+
+
+@functools.cache
+def _kind_named(annotation: str) -> str:
+    """What an annotation says, without the modules of names."""
+    short = annotation.removesuffix(" | None")
+    if short in _KINDS:
+        return short
+    short = re.sub(r"\b[\w.]+\.", "", annotation).removesuffix(" | None")
+    return "Array" if short.startswith("ndarray") else short
 
 
 def _described(value: Any) -> str:

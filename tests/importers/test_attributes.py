@@ -10,7 +10,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
 from dataflow_onnx.operators import STANDARD
-from dataflow_onnx.signatures import arguments_of
+from dataflow_onnx.signatures import arguments_of, parameters_of
 from tests.support import onnx_model
 
 KINDS = {
@@ -147,3 +147,9 @@ def test_an_extreme_attribute_is_taken_or_refused():
                         refused += 1
     assert taken > 500
     assert refused > 1500
+
+
+def test_parameters_of_a_plain_function_are_those_of_its_signature():
+    for _, _, converter in converters():
+        inspected = inspect.signature(converter.function).parameters
+        assert {p.name: p for p in parameters_of(converter)} == dict(inspected)

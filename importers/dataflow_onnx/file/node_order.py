@@ -11,6 +11,8 @@ from .records import NodeRecord
 def sort_nodes(nodes: Sequence[NodeRecord]) -> tuple[NodeRecord, ...]:
     """The nodes, each behind those whose results it reads, else as in the file; what is in a cycle comes last."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+    if all(makers.get(name, -1) < index for index, node in enumerate(nodes) for name in node.reads()):
+        return tuple(nodes)  # as in almost every file
     waits: list[int] = []  # for how many nodes each still waits
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):

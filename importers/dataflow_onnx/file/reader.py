@@ -131,17 +131,26 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     return reader.external_bytes(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
 
 
-def _scope(proto: NodeProto) -> str:
+def scope_of(proto: NodeProto) -> str:
     """The module that a node comes from, dotted: of the exporter's notes, or of a name like ``/encoder/fc/MatMul``."""
     for entry in proto.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
-            try:
-                scopes = ast.literal_eval(entry.value[:10_000])
-            except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
-                return ""
+            scopes = _listed(entry.value[:10_000])
             return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
     name = proto.name
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
+def _listed(text: str) -> object:
+    """What Python's text of a list of strings stands for; None where it is no literal."""
+    items = text[2:-2].split("', '")
+    plain = text.startswith("['") and text.endswith("']") and text.count("'") == 2 * len(items)
+    if plain and "\\" not in text and text.isprintable():
+        return items  # as Python writes names; its compiler takes ten times as long
+    try:
+        return ast.literal_eval(text)
+    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def inferred_type(name: str, record: ModelRecord) -> TensorType | None:
@@ -156,6 +165,18 @@ def inferred_type(name: str, record: ModelRecord) -> TensorType | None:
 def _label(proto: NodeProto, index: int) -> str:
     """A node of the file as text for messages, before it is decoded."""
     return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
+
+
+class _Attribute:
+    """An attribute of a node, whose text is made when a message has it."""
+
+    __slots__ = ("index", "node", "proto")
+
+    def __init__(self, proto: AttributeProto, node: NodeProto, index: int) -> None:
+        self.proto, self.node, self.index = proto, node, index
+
+    def __str__(self) -> str:
+        return f"{_label(self.node, self.index)}, attribute {self.proto.name!r}"
 
 
 class _Reader:
@@ -215,21 +236,21 @@ class _Reader:
             raise self.fail(f"input {value.name!r} of {where} {error}") from None
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
-        op, domain, name = proto.op_type, plain_domain(proto.domain), proto.name
+        op, domain, name = proto.op_type, proto.domain and plain_domain(proto.domain), proto.name
         inputs, outputs = tuple(proto.input), tuple(proto.output)
         for text in (op, domain, name, *inputs, *outputs):
             if type(text) is not str:
                 self.text(f"a name of {_label(proto, index)}", text)
         attributes: dict[str, Any] = {}
         for given in proto.attribute:
-            key = given.name
+            key, kind = given.name, given.type
             if type(key) is not str or key in attributes or given.ref_attr_name:
                 self.refuse_attribute(given, proto, index)
-            plain = _PLAIN.get(given.type)
-            attributes[key] = self.attribute(given, proto, index) if plain is None else plain(given)
+            plain = _PLAIN.get(kind)
+            attributes[key] = self.attribute(given, proto, index, kind) if plain is None else plain(given)
         if not outputs:
             raise self.fail(f"{_label(proto, index)} has no outputs")
-        return NodeRecord(op, domain, name, inputs, outputs, attributes, _scope(proto))
+        return NodeRecord(op, domain, name, inputs, outputs, attributes, scope_of(proto))
 
     def refuse_attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> None:
         label = _label(node, index)
@@ -238,36 +259,37 @@ class _Reader:
             raise self.fail(f"{label}: attribute {key!r} is that of a function around it, but there is none")
         raise self.fail(f"{label} has two attributes called {key!r}")
 
-    def attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> Any:
+    def attribute(self, proto: AttributeProto, node: NodeProto, index: int, kind: int) -> Any:
         """A tensor, a graph or a type."""
-        where = f"{_label(node, index)}, attribute {proto.name!r}"
-        if proto.type == AttributeProto.TENSOR:
+        where = _Attribute(proto, node, index)
+        if kind == AttributeProto.TENSOR:
             return self.tensor(proto.t, where)
-        if proto.type == AttributeProto.GRAPH:
+        if kind == AttributeProto.GRAPH:
             return self.graph(proto.g, f"the body in {where}")
-        if proto.type == AttributeProto.TYPE_PROTO:
+        if kind == AttributeProto.TYPE_PROTO:
             return ValueType(form_of(proto.tp))
-        raise self.fail(f"{where}: attributes of kind {proto.type} are not supported")
+        raise self.fail(f"{where}: attributes of kind {kind} are not supported")
 
     # ---- tensors --------------------------------------------------------------------------------------
 
-    def tensor(self, proto: TensorProto, where: str, left_out: Array | None = None) -> Array:
-        dtype = DTYPE_OF.get(proto.data_type)
-        if dtype is None:
+    def tensor(self, proto: TensorProto, where: object, left_out: Array | None = None) -> Array:
+        """The data of a tensor; ``where`` it is, as text for messages."""
+        if (dtype := DTYPE_OF.get(proto.data_type)) is None:
             raise self.fail(f"{where}: element type {proto.data_type} is not known")
         shape = tuple(proto.dims)
         count = math.prod(shape)
-        if min(shape, default=0) < 0 or count >= 1 << 48:
+        if (shape and min(shape) < 0) or count >= 1 << 48:
             raise self.fail(f"{where}: shape {shape} can't be: a size is negative or the product overflows")
         if len(shape) > MOST_AXES:
             raise self.fail(f"{where} has {len(shape)} axes; at most {MOST_AXES} are supported")
-        if dtype.name == "string":
+        if dtype.kind == "s":
             strings = [s.decode("utf-8", "replace") for s in proto.string_data]
             return self.shaped(np.array(strings, object), shape, where)
         if proto.data_location == TensorProto.EXTERNAL:
             return self.shaped(self.decode(self.external_bytes(proto, dtype, shape, where), dtype), shape, where)
         if left_out is not None or proto.HasField("raw_data"):
-            wanted, raw = dtype.packed_nbytes(count), proto.raw_data if left_out is None else left_out
+            raw = proto.raw_data if left_out is None else left_out
+            wanted = dtype.packed_nbytes(count)
             if len(raw) != wanted:
                 raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
             return self.shaped(self.decode(raw, dtype), shape, where)
@@ -290,13 +312,13 @@ class _Reader:
             return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
         return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
 
-    def shaped(self, flat: Array, shape: tuple[int, ...], where: str) -> Array:
+    def shaped(self, flat: Array, shape: tuple[int, ...], where: object) -> Array:
         count = math.prod(shape)
         if flat.size < count:
             raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
         return (flat if flat.size == count else flat[:count]).reshape(shape)
 
-    def external_bytes(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+    def external_bytes(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: object) -> Array:
         """The bytes of a tensor that lies in another file of the model's folder."""
         entries = {entry.key: entry.value for entry in proto.external_data}
         try:

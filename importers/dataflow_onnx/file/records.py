@@ -40,7 +40,7 @@ class NodeRecord:
     @property
     def bodies(self) -> tuple[GraphRecord, ...]:
         """Its attributes that are graphs."""
-        return tuple(a for a in self.attributes.values() if isinstance(a, GraphRecord))
+        return tuple([a for a in self.attributes.values() if type(a) is GraphRecord]) if self.attributes else ()
 
     def reads(self) -> tuple[str, ...]:
         """Names of its operands, and of what its bodies read of the graphs around them."""

@@ -26,6 +26,7 @@ WORTH_SHARING = 4096  # bytes
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, TensorProto
 _LENGTH = 2  # the wire type of messages and bytes
 _WINDOW = 1 << 13  # bytes of a file looked at together
+_SMALL = 1 << 20  # bytes of a file of which all are looked at together: less than each call to read costs
 _WORTH_A_THREAD = 1 << 20  # bytes
 _AT_ONCE = 1 << 24  # bytes that are read by one call
 _MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
@@ -165,7 +166,7 @@ class _BytesOnDisk:
     def around(self, at: int) -> tuple[bytes, int]:
         end = self.begin + len(self.window)
         if not self.begin <= at or (at + _LONGEST > end and end < self.size):
-            window = memoryview(bytearray(min(self.size - at, _WINDOW)))
+            window = memoryview(bytearray(min(self.size - at, _WINDOW if self.size > _SMALL else _SMALL)))
             _read(self.file, at, [window])
             self.window, self.begin = bytes(window), at
         return self.window, self.begin
@@ -256,11 +257,19 @@ def _fields(source: _Bytes, at: int, end: int) -> Iterator[_Field]:
             data, base = source.around(at)
             last = base + len(data) - _LONGEST
         stop = min(len(data), end - base)
-        begin = at
-        key, here = _varint(data, at - base, stop)
+        begin, here = at, at - base
+        key = data[here]
+        if key < 0x80:  # of one byte, as almost all are
+            here += 1
+        else:
+            key, here = _varint(data, here, stop)
         wire = key & 7
         if wire == _LENGTH:
-            length, here = _varint(data, here, stop)
+            length = data[here] if here < stop else 0x80
+            if length < 0x80:
+                here += 1
+            else:
+                length, here = _varint(data, here, stop)
             value = base + here
             at = value + length
         elif wire == 0:
