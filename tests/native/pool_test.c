@@ -1,10 +1,11 @@
 /* pool_test.c: the thread pool: every task once, workers' numbers, nesting, sharing, cancelling,
- * forking. */
+ * forking, processors. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "host/internal.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -78,6 +79,55 @@ static void test_tasks_run_side_by_side(void) {
   df_parallel_for(meet, &met, 4, 4);
   CHECK(met == 4);
 }
+
+#ifdef __linux__
+typedef struct processors {
+  atomic_int met, less;
+  cpu_set_t allowed;
+} processors;
+
+static void look_and_meet(void *context, int64_t index, int64_t count, int32_t worker) {
+  processors *p = context;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) || !CPU_EQUAL(&set, &p->allowed))
+    atomic_fetch_add(&p->less, 1);
+  meet(&p->met, index, count, worker);
+}
+
+/* A worker that slept is woken beside the others, but may run wherever the process may. */
+static void test_workers_may_use_all_processors(void) {
+  processors p = {.met = 0};
+  sched_getaffinity(0, sizeof p.allowed, &p.allowed);
+  for (int i = 0; i < 20; i++) {
+    usleep(1000); /* longer than workers spin */
+    atomic_store(&p.met, 0);
+    df_parallel_for(look_and_meet, &p, 4, 4);
+  }
+  CHECK(p.less == 0);
+}
+
+/* Where there is but one processor, or those that workers sleep on were taken from the process. */
+static void test_workers_follow_the_processors_of_the_process(void) {
+  processors p = {.met = 0};
+  cpu_set_t before;
+  sched_getaffinity(0, sizeof before, &before);
+  df_parallel_for(meet, &p.met, 2, 2);
+  for (int number = 0; number < CPU_SETSIZE; number++) {
+    if (!CPU_ISSET(number, &before))
+      continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(number, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    for (int i = 0; i < 3; i++) {
+      usleep(1000);
+      atomic_store(&p.met, 0);
+      df_parallel_for(meet, &p.met, 4, 4);
+    }
+  }
+  sched_setaffinity(0, sizeof before, &before);
+}
+#endif
 
 typedef struct nest {
   atomic_int inner, wrong;
@@ -200,6 +250,10 @@ int main(void) {
   test_many_short_jobs();
   test_nested_calls_run_inside_the_task();
   test_callers_share_the_pool();
+#ifdef __linux__
+  test_workers_may_use_all_processors();
+  test_workers_follow_the_processors_of_the_process();
+#endif
   test_no_task_starts_after_the_cancel();
 #ifndef __SANITIZE_THREAD__
   test_pool_restarts_in_a_forked_child();

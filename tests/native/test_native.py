@@ -18,6 +18,7 @@ TESTED = [
         "executor/group",
         "executor/resolve",
         "executor/sequence",
+        "host/affinity",
         "host/host",
         "host/interrupt",
         "host/thread_pool",

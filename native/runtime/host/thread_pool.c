@@ -9,6 +9,7 @@
  * tasks itself.
  */
 #define _GNU_SOURCE
+#include "host/affinity.h"
 #include "host/internal.h"
 
 #include <pthread.h>
@@ -46,21 +47,26 @@ typedef struct range {
   _Alignas(64) _Atomic int64_t drawn; /* tasks of it */
 } range;
 
+typedef struct worker {
+  pthread_t thread;
+  pthread_cond_t wake;
+  int asleep; /* at |wake|; under the pool's lock, as is the affinity */
+  df_affinity affinity;
+} worker;
+
 static struct pool {
   _Alignas(64) _Atomic gate_word gate;
   range ranges[MAX_RANGES];
   _Alignas(64) atomic_uint left; /* how many have come in and gone again */
-  atomic_int sleepers;           /* workers at |wake| */
+  atomic_int sleepers;           /* workers that are asleep */
   atomic_int owner_sleeps;       /* the owner is at |done| */
   atomic_int owned;              /* a caller has the pool */
-  atomic_int workers;
+  atomic_int count;              /* of the workers that there are */
+  worker workers[MAX_THREADS];
   loop loop;
   pthread_mutex_t mutex;
-  pthread_cond_t wake;
   pthread_cond_t done;
-} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER,
-          .wake = PTHREAD_COND_INITIALIZER,
-          .done = PTHREAD_COND_INITIALIZER};
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 /* What the calling thread is doing: the cancel word of its run, and the task it is in, if any. */
 static _Thread_local const volatile int32_t *current_cancel;
@@ -72,7 +78,7 @@ const volatile int32_t *df_cancel_swap(const volatile int32_t *cancel) {
   return before;
 }
 
-int32_t df_pool_workers(void) { return atomic_load(&pool.workers); }
+int32_t df_pool_workers(void) { return atomic_load(&pool.count); }
 
 static void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -150,22 +156,26 @@ static int seat_free(uint32_t last_serial) {
   return gate_taken(gate) < gate_seats(gate) && gate_serial(gate) != last_serial;
 }
 
-static void sleep_until_seat(uint32_t last_serial) {
+static void sleep_until_seat(worker *self, uint32_t last_serial) {
   pthread_mutex_lock(&pool.mutex);
   /* Announced before the last look: the owner opens the gate first and looks for sleepers after. */
   atomic_fetch_add(&pool.sleepers, 1);
+  self->asleep = 1;
+  df_affinity_restore(&self->affinity);
   while (!seat_free(last_serial))
-    pthread_cond_wait(&pool.wake, &pool.mutex);
+    pthread_cond_wait(&self->wake, &pool.mutex);
+  df_affinity_restore(&self->affinity);
+  self->asleep = 0;
   atomic_fetch_sub(&pool.sleepers, 1);
   pthread_mutex_unlock(&pool.mutex);
 }
 
-static void *worker_main(void *unused) {
-  (void)unused;
+static void *worker_main(void *argument) {
+  worker *self = argument;
   uint32_t last_serial = 0;
   for (;;) {
     if (!spin_until(seat_free, last_serial))
-      sleep_until_seat(last_serial);
+      sleep_until_seat(self, last_serial);
     gate_word gate = atomic_load(&pool.gate);
     if (gate_taken(gate) >= gate_seats(gate) || gate_serial(gate) == last_serial)
       continue;
@@ -191,9 +201,8 @@ static void restart_in_child(void) {
   atomic_store(&pool.sleepers, 0);
   atomic_store(&pool.owner_sleeps, 0);
   atomic_store(&pool.owned, 0);
-  atomic_store(&pool.workers, 0);
+  atomic_store(&pool.count, 0);
   pthread_mutex_init(&pool.mutex, NULL);
-  pthread_cond_init(&pool.wake, NULL);
   pthread_cond_init(&pool.done, NULL);
 }
 
@@ -208,12 +217,14 @@ static void grow(int32_t wanted) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all,
                   &before); /* inherited: signals are for the program's own threads */
-  while (atomic_load(&pool.workers) < wanted) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, worker_main, NULL))
+  while (atomic_load(&pool.count) < wanted) {
+    worker *next = &pool.workers[atomic_load(&pool.count)];
+    *next = (worker){.asleep = 0};
+    pthread_cond_init(&next->wake, NULL);
+    if (pthread_create(&next->thread, NULL, worker_main, next))
       break;
-    pthread_detach(thread);
-    atomic_fetch_add(&pool.workers, 1);
+    pthread_detach(next->thread);
+    atomic_fetch_add(&pool.count, 1);
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -236,13 +247,27 @@ static void wait_until_left(uint32_t came) {
 static void wake_workers(int32_t wanted) {
   if (!atomic_load(&pool.sleepers))
     return;
-  /* Whoever held the lock has seen the open gate or is at |wake| by now. The signals are sent
+  worker *woken[MAX_THREADS];
+  int32_t found = 0;
+  /* Whoever held the lock has seen the open gate or is asleep by now. The signals are sent
    * without it, so that those who wake up do not run into it. */
   pthread_mutex_lock(&pool.mutex);
-  int32_t sleepers = atomic_load(&pool.sleepers);
+  int32_t count = atomic_load(&pool.count);
+  df_taken taken;
+  df_taken_begin(&taken);
+  for (int32_t i = 0; i < count; i++)
+    if (!pool.workers[i].asleep)
+      df_taken_add(&taken, &pool.workers[i].affinity);
+  for (int32_t i = 0; i < count && found < wanted; i++) {
+    worker *worker = &pool.workers[i];
+    if (worker->asleep) {
+      df_affinity_for_waking(&worker->affinity, worker->thread, &taken);
+      woken[found++] = worker;
+    }
+  }
   pthread_mutex_unlock(&pool.mutex);
-  for (int32_t i = 0; i < wanted && i < sleepers; i++)
-    pthread_cond_signal(&pool.wake);
+  for (int32_t i = 0; i < found; i++)
+    pthread_cond_signal(&woken[i]->wake);
 }
 
 void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads) {
@@ -256,7 +281,7 @@ void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads
     return;
   }
   int32_t seats = threads - 1;
-  if (atomic_load(&pool.workers) < seats)
+  if (atomic_load(&pool.count) < seats)
     grow(seats);
   loop.ranges = threads < MAX_RANGES ? threads : MAX_RANGES;
   if (count > INT64_MAX / MAX_RANGES)
