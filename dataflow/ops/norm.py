@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
@@ -10,11 +12,13 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import add, mul, neg, reciprocal, sqrt, sub
+from .activation import relu
+from .arithmetic import add, mul, neg, sub
 from .conv import MOST
 from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis, operand, result
-from .reduce import over_count, reduce_sum
-from .shape import broadcast_to, reshape
+from .reduce import over_count
+from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel
+from .shape import broadcast_to
 
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
@@ -27,33 +31,11 @@ def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
             raise InputError(f"{name}: {label} is {type_}; expected one element for each of {x.shape[1]} channels")
 
 
-def per_channel(vector: Value, rank: int) -> Value:
-    """(C,) as (1, C, 1, ...), to broadcast over (N, C, ...)."""
-    return reshape(vector, shape=(1, vector.type.shape[0], *(1,) * (rank - 2)))
-
-
-def over_channels(x: Value) -> Value:
-    """The sum over all axes but the second: (C,)."""
-    axes = (0, *range(2, x.type.rank))
-    return reduce_sum(x, axes=axes, keepdims=False)
-
-
 def _infer(
     x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, variance: TensorType, *, epsilon: float
 ) -> TensorType:
     _check_channels("batch_norm", x, scale=scale, bias=bias, mean=mean, variance=variance)
     return x
-
-
-def _inverse_deviation(variance: Value, epsilon: float) -> Value:
-    return reciprocal(sqrt(add(variance, epsilon)))
-
-
-def _decompose(x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float) -> Value:
-    factor = mul(scale, _inverse_deviation(variance, epsilon))
-    shift = sub(bias, mul(mean, factor))
-    rank = x.type.rank
-    return add(mul(x, per_channel(factor, rank)), per_channel(shift, rank))
 
 
 def _gradient(node: Node, dy: Value) -> tuple[Value, ...]:
@@ -62,7 +44,7 @@ def _gradient(node: Node, dy: Value) -> tuple[Value, ...]:
     assert x is not None and scale is not None and mean is not None and variance is not None
     epsilon = node.attributes["epsilon"]
     dx, dscale, dbias = batch_norm_grad(dy, x, scale, mean, variance, epsilon=epsilon)
-    inverse = _inverse_deviation(variance, epsilon)
+    inverse = inverse_deviation(variance, epsilon)
     dmean = neg(mul(dbias, mul(scale, inverse)))
     dvariance = mul(mul(dscale, scale), mul(mul(inverse, inverse), -0.5))
     return dx, dscale, dbias, dmean, dvariance
@@ -74,7 +56,7 @@ batch_norm: Op = Op(
     _infer,
     attributes={"epsilon": 1e-5},
     gradient=_gradient,
-    decompose=_decompose,
+    decompose=normalized,
     inplace=((0, 0),),
     doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias, per channel (axis 1)",
 )
@@ -88,23 +70,13 @@ def _grad_infer(
     return x, scale, scale
 
 
-def _grad_decompose(
-    dy: Value, x: Value, scale: Value, mean: Value, variance: Value, *, epsilon: float
-) -> tuple[Value, ...]:
-    inverse = _inverse_deviation(variance, epsilon)
-    dbias = over_channels(dy)
-    # sum(dy (x - mean)) / deviation; the mean comes out of the sum
-    dscale = mul(sub(over_channels(mul(dy, x)), mul(dbias, mean)), inverse)
-    return mul(dy, per_channel(mul(scale, inverse), x.type.rank)), dscale, dbias
-
-
 batch_norm_grad: MultiOp = MultiOp(
     "batch_norm_grad",
     ("dy", "x", "scale", "mean", "variance"),
     _grad_infer,
     outputs=("dx", "dscale", "dbias"),
     attributes={"epsilon": 1e-5},
-    decompose=_grad_decompose,
+    decompose=normalized_grad,
     inplace=((0, 0), (0, 1)),
     doc="dx = dy scale / sqrt(variance + epsilon); dscale = sum(dy (x - mean)) / sqrt(variance + epsilon); "
     "dbias = sum(dy), per channel",
@@ -138,7 +110,11 @@ def _train_gradient(
     x = operand(node)
     found: list[Value | None] = [None] * 5
     if dy is not None:
-        found[:3] = batch_norm_train_grad(dy, x, operand(node, 1), result(node, 3), result(node, 4))
+        scale, bias, mean, inverse = operand(node, 1), operand(node, 2), result(node, 3), result(node, 4)
+        if node.op is batch_norm_train_relu:
+            found[:3] = batch_norm_train_relu_grad(dy, x, scale, bias, mean, inverse)
+        else:
+            found[:3] = batch_norm_train_grad(dy, x, scale, mean, inverse)
     momentum, axes = node.attributes["momentum"], (0, *range(2, x.type.rank))
     for index, cotangent in enumerate((dmean, dvariance)):
         if cotangent is not None:
@@ -179,6 +155,46 @@ batch_norm_train_grad: MultiOp = MultiOp(
     _train_grad_infer,
     outputs=("dx", "dscale", "dbias"),
     doc="dx = scale inverse (dy - mean(dy) - x^ mean(dy x^)), x^ = (x - mean) inverse; dscale = sum(dy x^)",
+)
+
+
+def _train_relu_decompose(x: Value, *others: Value | None, **attributes: Any) -> Sequence[Value]:
+    assert x.builder is not None
+    y, *more = x.builder.add(batch_norm_train, (x, *others), attributes).outputs
+    assert y is not None
+    return relu(y), *(v for v in more if v is not None)
+
+
+batch_norm_train_relu: MultiOp = dataclasses.replace(
+    batch_norm_train,
+    name="batch_norm_train_relu",
+    decompose=_train_relu_decompose,
+    doc="max(y, 0) of batch_norm_train's y; its gradient needs x, not y",
+)
+
+
+def _train_relu_grad_infer(
+    dy: TensorType, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, inverse: TensorType
+) -> tuple[TensorType, ...]:
+    _check_channels("batch_norm_train_relu_grad", x, bias=bias)
+    return _train_grad_infer(dy, x, scale, mean, inverse)
+
+
+def _train_relu_grad_decompose(
+    dy: Value, x: Value, scale: Value, bias: Value, mean: Value, inverse: Value
+) -> Sequence[Value]:
+    dy = behind_relu(dy, x, scale, bias, mean, inverse)
+    found: Sequence[Value] = batch_norm_train_grad(dy, x, scale, mean, inverse)
+    return found
+
+
+batch_norm_train_relu_grad: MultiOp = MultiOp(
+    "batch_norm_train_relu_grad",
+    ("dy", "x", "scale", "bias", "mean", "inverse_deviation"),
+    _train_relu_grad_infer,
+    outputs=("dx", "dscale", "dbias"),
+    decompose=_train_relu_grad_decompose,
+    doc="batch_norm_train_grad with 0 for dy where x^ scale + bias, x^ = (x - mean) inverse, isn't above 0",
 )
 
 
@@ -309,4 +325,7 @@ layer_norm_grad: Op = Op(
     "middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
 )
 
-OPS = (batch_norm, batch_norm_grad, batch_norm_train, batch_norm_train_grad, lrn, lrn_grad, layer_norm, layer_norm_grad)
+OPS = (
+    batch_norm, batch_norm_grad, batch_norm_train, batch_norm_train_grad, batch_norm_train_relu,
+    batch_norm_train_relu_grad, lrn, lrn_grad, layer_norm, layer_norm_grad,
+)  # fmt: skip

@@ -26,6 +26,7 @@ from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
 from .squares import multiply_squares
+from .training.norm_relu import fuse_norm_relu
 from .training.scaled_convs import scale_convs
 from .training.square_sums import join_square_sums
 from .transposed_concat import transpose_before_concat
@@ -103,6 +104,7 @@ PIPELINE: tuple[Pass, ...] = (
         "differentiate",
         lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable, differentiable=True),
     ),
+    Pass("norm_relu", "differentiate", lambda graph, at: fuse_norm_relu(graph, at.targets)),
     Pass("squares", "differentiate", lambda graph, at: multiply_squares(graph, at.mutable)),  # after norms'
     Pass("identities", "simplify", lambda graph, at: remove_identities(graph)),
     Pass("merged_transpose", "simplify", lambda graph, at: transpose_without_merging(graph)),

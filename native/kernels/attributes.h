@@ -84,6 +84,7 @@ enum { DF_AVG_POOL_GRAD_INPUT_SHAPE, DF_AVG_POOL_GRAD_KERNEL, DF_AVG_POOL_GRAD_S
        DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD };
 /* also batch_norm_grad */
 enum { DF_BATCH_NORM_EPSILON };
+/* also batch_norm_train_relu */
 enum { DF_BATCH_NORM_TRAIN_EPSILON, DF_BATCH_NORM_TRAIN_MOMENTUM };
 /* also lrn_grad */
 enum { DF_LRN_SIZE, DF_LRN_ALPHA, DF_LRN_BETA, DF_LRN_BIAS };

@@ -33,6 +33,7 @@ ALIKE = (
     ("layer_norm", "layer_norm_grad"),
     ("lrn", "lrn_grad"),
     ("batch_norm", "batch_norm_grad", "batch_norm_train"),
+    ("batch_norm_train", "batch_norm_train_relu"),
     ("gelu", "gelu_grad"),
     ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),
     ("rnn", "rnn_grad"),

@@ -74,6 +74,19 @@ def _batch_norm_train_grad(
     return dx.astype(x.dtype), dscale.astype(scale.dtype), dbias.astype(scale.dtype)
 
 
+def _batch_norm_train_relu(attributes: Attributes, *arrays: Array) -> tuple[Array, ...]:
+    y, *others = _batch_norm_train(attributes, *arrays)
+    return np.maximum(y, 0), *others
+
+
+def _batch_norm_train_relu_grad(
+    attributes: Attributes, dy: Array, x: Array, scale: Array, bias: Array, mean: Array, inverse: Array
+) -> tuple[Array, ...]:
+    slope = _channels(upcast(inverse) * upcast(scale), x.ndim)
+    above = (upcast(x) - _channels(mean, x.ndim)) * slope + _channels(bias, x.ndim) > 0
+    return _batch_norm_train_grad(attributes, np.where(above, dy, np.zeros_like(dy)), x, scale, mean, inverse)
+
+
 def _window_sum(x: Array, size: int, before: int) -> Array:
     """Sums over ``size`` channels, ``before`` of which precede each one."""
     padded = np.pad(x, [(0, 0), (before, size - 1 - before)] + [(0, 0)] * (x.ndim - 2))
@@ -152,6 +165,8 @@ KERNELS: dict[str, Code] = {
     "batch_norm_grad": _batch_norm_grad,
     "batch_norm_train": _batch_norm_train,
     "batch_norm_train_grad": _batch_norm_train_grad,
+    "batch_norm_train_relu": _batch_norm_train_relu,
+    "batch_norm_train_relu_grad": _batch_norm_train_relu_grad,
     "lrn": _lrn,
     "lrn_grad": _lrn_grad,
     "layer_norm": _layer_norm,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ... import ops
@@ -23,16 +25,14 @@ def _channels() -> list[Sample]:
         # the statistics of one element have no spread: its normalized value is rounding only
         if np.prod(shape) // c > 1:
             every = (*checked, 3, 4) if checked else ()
-            rows.append(
-                Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, gradient=every, tolerance=1e-4)
-            )
             known = (x(*shape), *vectors, x(c), x(c, kind="positive"))
-            rows.append(Sample(ops.batch_norm_train, known, {"momentum": 0.8}, tolerance=1e-4))
-            rows.append(
-                Sample(
-                    ops.batch_norm_train_grad, (x(*shape), x(*shape), x(c), x(c), x(c, kind="positive")), tolerance=1e-4
-                )
-            )
+            for op in (ops.batch_norm_train, ops.batch_norm_train_relu):
+                options: dict[str, Any] = {"attributes": {"momentum": 0.8}, "tolerance": 1e-4}
+                rows += [Sample(op, (x(*shape), *vectors), gradient=every, **options), Sample(op, known, **options)]
+            moments = (x(c), x(c, kind="positive"))
+            first = (x(*shape), x(*shape), x(c))
+            rows.append(Sample(ops.batch_norm_train_grad, (*first, *moments), tolerance=1e-4))
+            rows.append(Sample(ops.batch_norm_train_relu_grad, (*first, x(c), *moments), tolerance=1e-4))
     for shape, size in (((2, 7, 3, 3), 5), ((1, 4, 2), 4), ((1, 1, 1, 1), 3), ((0, 3, 2, 2), 3), ((2, 33, 5, 5), 3)):
         a = {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.2}
         rows.append(Sample(ops.lrn, (x(*shape),), a, gradient=(0,) if np.prod(shape) < 200 else ()))
@@ -71,6 +71,8 @@ def _long() -> list[Sample]:
         rows.append(Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, tolerance=LONG_SUM))
         vectors = (x(*shape), x(c), x(c), x(c, kind="positive"))
         rows.append(Sample(ops.batch_norm_train_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
+        behind_relu = (x(c), x(c), *vectors[2:])
+        rows.append(Sample(ops.batch_norm_train_relu_grad, (x(*shape), x(*shape), *behind_relu), tolerance=LONG_SUM))
         rows.append(Sample(ops.batch_norm_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
     for count, n in ((1, 9001), (33, 8200), (300, 24)):
         moments = (x(count), x(count, kind="positive"))

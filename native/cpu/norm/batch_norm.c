@@ -4,6 +4,8 @@
  *   batch_norm_train: the same with the batch's mean and biased variance
  *   batch_norm_train_grad: dx = scale * inv_std * (dy - (dbias + xhat * dscale) / M), where
  *     xhat = (x - mean) * inv_std, dbias = sum dy, dscale = sum dy * xhat, M = N * inner
+ *   batch_norm_train_relu: max(y, 0); its gradient takes 0 for dy where y, computed again as it
+ * was, isn't above 0
  *
  * Where a thread has a channel for itself, it makes the sums and what follows from them while the
  * channel is in the cache: every tensor comes from far once, 2 or 3 elements are moved per position
@@ -31,26 +33,38 @@ typedef struct affine {
   const float *x;
   df_channels l;
   const float *mean, *factor, *bias;
+  int relu;
 } affine;
 
 /* Fetches what lies |ahead| of it. */
-static void normalize_run(float *y, const float *x, float mean, float factor, float bias,
-                          int64_t count, int64_t ahead) {
+static inline __attribute__((always_inline)) void run_as(float *y, const float *x, float mean,
+                                                         float factor, float bias, int relu,
+                                                         int64_t count, int64_t ahead) {
   int64_t i = 0;
   for (; i + DF_LANES <= count; i += DF_LANES) {
     __builtin_prefetch(x + i + ahead);
-    vec_store(y + i, (vec_load(x + i) - mean) * factor + bias);
+    df_vec value = (vec_load(x + i) - mean) * factor + bias;
+    vec_store(y + i, relu ? vec_relu(value) : value);
   }
-  for (; i < count; i++)
-    y[i] = (x[i] - mean) * factor + bias;
+  for (; i < count; i++) {
+    float value = (x[i] - mean) * factor + bias;
+    y[i] = relu && value < 0.0f ? 0.0f : value;
+  }
+}
+
+/* A plane of channel |c|, from element |at| on. */
+static void normalize_run(const affine *a, int64_t c, int64_t at, int64_t ahead) {
+  const float mean = a->mean[c], factor = a->factor[c], bias = a->bias[c];
+  if (a->relu)
+    run_as(a->y + at, a->x + at, mean, factor, bias, 1, a->l.inner, ahead);
+  else
+    run_as(a->y + at, a->x + at, mean, factor, bias, 0, a->l.inner, ahead);
 }
 
 /* The planes of channel |c|. */
 static void normalize_channel(const affine *a, int64_t c, int64_t ahead) {
-  for (int64_t n = 0; n < a->l.batch; n++) {
-    int64_t at = (n * a->l.channels + c) * a->l.inner;
-    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, ahead);
-  }
+  for (int64_t n = 0; n < a->l.batch; n++)
+    normalize_run(a, c, (n * a->l.channels + c) * a->l.inner, ahead);
 }
 
 /* Rows of the batch for inner == 1, else planes. */
@@ -59,18 +73,19 @@ static void normalize_task(void *context, int64_t index, int64_t count, int32_t 
   const affine *a = context;
   int64_t begin, end;
   if (a->l.inner == 1) {
-    int64_t channels = a->l.channels;
+    const int64_t channels = a->l.channels;
+    const int relu = a->relu;
     df_task_range(index, count, a->l.batch, 1, &begin, &end);
     for (int64_t n = begin; n < end; n++)
-      for (int64_t c = 0; c < channels; c++)
-        a->y[n * channels + c] = (a->x[n * channels + c] - a->mean[c]) * a->factor[c] + a->bias[c];
+      for (int64_t c = 0; c < channels; c++) {
+        const float value = (a->x[n * channels + c] - a->mean[c]) * a->factor[c] + a->bias[c];
+        a->y[n * channels + c] = relu && value < 0.0f ? 0.0f : value;
+      }
     return;
   }
   df_task_range(index, count, a->l.batch * a->l.channels, 1, &begin, &end);
-  for (int64_t plane = begin; plane < end; plane++) {
-    int64_t c = plane % a->l.channels, at = plane * a->l.inner;
-    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, 0);
-  }
+  for (int64_t plane = begin; plane < end; plane++)
+    normalize_run(a, plane % a->l.channels, plane * a->l.inner, 0);
 }
 
 static void normalize(const df_call *call, affine *a) {
@@ -179,7 +194,7 @@ static void train_task(void *context, int64_t index, int64_t count, int32_t work
   }
 }
 
-static df_status run_train(const df_call *call) {
+static df_status train_as(const df_call *call, int relu) {
   const df_tensor *x = call->inputs[0];
   df_channels l = df_channels_of(x->shape, x->rank);
   train t = {.call = call,
@@ -198,7 +213,8 @@ static df_status run_train(const df_call *call) {
                  .l = l,
                  .mean = t.mean,
                  .factor = t.factor,
-                 .bias = call->inputs[2]->data};
+                 .bias = call->inputs[2]->data,
+                 .relu = relu};
   if (call->n_inputs > 6 && call->inputs[6]->data) { /* the moments are known */
     const float *mean = call->inputs[5]->data, *inv_std = call->inputs[6]->data;
     for (int64_t c = 0; c < l.channels; c++) {
@@ -220,6 +236,10 @@ static df_status run_train(const df_call *call) {
   return DF_OK;
 }
 
+static df_status run_train(const df_call *call) { return train_as(call, 0); }
+
+static df_status run_train_relu(const df_call *call) { return train_as(call, 1); }
+
 /* ---- batch_norm_train_grad ------------------------------------------------------------------ */
 
 typedef struct backward {
@@ -229,6 +249,11 @@ typedef struct backward {
   const float *scale, *inv_std;
   float *factor, *shift, *slope; /* dx = factor * dy + slope * (x - mean) + shift */
 } backward;
+
+/* Of channel |c|, as forward has it. */
+static double factor_of(const backward *b, int64_t c) {
+  return (double)b->scale[c] * b->inv_std[c];
+}
 
 static void finish_sums(const backward *b, int64_t c) {
   const df_partials *p = &b->s.partials;
@@ -242,25 +267,37 @@ static void finish_sums(const backward *b, int64_t c) {
     b->dbias[c] = (float)plain;
   if (b->dscale)
     b->dscale[c] = (float)weighted;
-  double all = (double)b->scale[c] * b->inv_std[c];
-  b->factor[c] = (float)all;
+  double all = factor_of(b, c);
   b->slope[c] = (float)(-all * b->inv_std[c] * weighted / total);
   b->shift[c] = (float)(-all * plain / total);
 }
 
-/* One plane; fetches what lies |ahead| of it. */
-static void backward_plane(const backward *b, int64_t c, int64_t at, int64_t ahead) {
-  float factor = b->factor[c], slope = b->slope[c], shift = b->shift[c], mean = b->s.mean[c];
+static inline __attribute__((always_inline)) void plane_as(const backward *b, int64_t c, int64_t at,
+                                                           float bias, int relu, int64_t ahead) {
+  const float factor = b->factor[c], slope = b->slope[c], shift = b->shift[c], mean = b->s.mean[c];
   float *dx = b->dx + at;
   const float *dy = b->s.dy + at, *x = b->s.x + at;
   int64_t i = 0, inner = b->s.l.inner;
   for (; i + DF_LANES <= inner; i += DF_LANES) {
     __builtin_prefetch(dy + i + ahead);
     __builtin_prefetch(x + i + ahead);
-    vec_store(dx + i, factor * vec_load(dy + i) + slope * (vec_load(x + i) - mean) + shift);
+    df_vec d = vec_load(dy + i), centred = vec_load(x + i) - mean;
+    d = relu ? vec_where_positive(centred * factor + bias, d) : d;
+    vec_store(dx + i, factor * d + slope * centred + shift);
   }
-  for (; i < inner; i++)
-    dx[i] = factor * dy[i] + slope * (x[i] - mean) + shift;
+  for (; i < inner; i++) {
+    const float centred = x[i] - mean;
+    const float d = !relu || centred * factor + bias > 0.0f ? dy[i] : 0.0f;
+    dx[i] = factor * d + slope * centred + shift;
+  }
+}
+
+/* One plane; fetches what lies |ahead| of it. */
+static void backward_plane(const backward *b, int64_t c, int64_t at, int64_t ahead) {
+  if (b->s.bias)
+    plane_as(b, c, at, b->s.bias[c], 1, ahead);
+  else
+    plane_as(b, c, at, 0.0f, 0, ahead);
 }
 
 /* Rows of the batch for inner == 1, else planes. */
@@ -269,11 +306,15 @@ static void backward_task(void *context, int64_t index, int64_t count, int32_t w
   const backward *b = context;
   int64_t begin, end, inner = b->s.l.inner, channels = b->s.l.channels;
   if (inner == 1) {
+    const float *bias = b->s.bias;
     df_task_range(index, count, b->s.l.batch, 1, &begin, &end);
     for (int64_t at = begin * channels; at < end * channels; at += channels)
-      for (int64_t c = 0; c < channels; c++)
-        b->dx[at + c] = b->factor[c] * b->s.dy[at + c] +
-                        b->slope[c] * (b->s.x[at + c] - b->s.mean[c]) + b->shift[c];
+      for (int64_t c = 0; c < channels; c++) {
+        const float centred = b->s.x[at + c] - b->s.mean[c];
+        const int counts = !bias || centred * b->factor[c] + bias[c] > 0.0f;
+        const float d = counts ? b->s.dy[at + c] : 0.0f;
+        b->dx[at + c] = b->factor[c] * d + b->slope[c] * centred + b->shift[c];
+      }
     return;
   }
   df_task_range(index, count, b->s.l.batch * channels, 1, &begin, &end);
@@ -303,12 +344,14 @@ static df_status prepare_grad(const df_node *node, df_prepared *out, df_error *e
   return DF_OK;
 }
 
-static df_status run_grad(const df_call *call) {
+/* |bias|: that before the relu; null without. |mean|: the index of its input. */
+static df_status grad_as(const df_call *call, const float *bias, int32_t mean) {
   const df_tensor *x = call->inputs[1];
   df_channels l = df_channels_of(x->shape, x->rank);
   backward b = {.s = {.x = x->data,
                       .dy = call->inputs[0]->data,
-                      .mean = call->inputs[3]->data,
+                      .mean = call->inputs[mean]->data,
+                      .bias = bias,
                       .l = l,
                       .partials = df_partials_of(&l, call->threads),
                       .result = call->workspace},
@@ -316,10 +359,13 @@ static df_status run_grad(const df_call *call) {
                 .dscale = call->n_outputs > 1 ? call->outputs[1]->data : NULL,
                 .dbias = call->n_outputs > 2 ? call->outputs[2]->data : NULL,
                 .scale = call->inputs[2]->data,
-                .inv_std = call->inputs[4]->data};
+                .inv_std = call->inputs[mean + 1]->data};
   b.factor = (float *)(b.s.result + 2 * l.channels * b.s.partials.count);
   b.slope = b.factor + l.channels;
   b.shift = b.slope + l.channels;
+  b.s.factor = b.factor;
+  for (int64_t c = 0; c < l.channels; c++) /* the sums read it */
+    b.factor[c] = (float)factor_of(&b, c);
   int64_t tasks = df_task_count(call, l.channels * b.s.partials.total, DF_GRAIN);
   if (b.dx && by_channel(&b.s)) {
     df_parallel(call, backward_channels, &b, df_min(tasks, l.channels));
@@ -331,6 +377,12 @@ static df_status run_grad(const df_call *call) {
   if (b.dx)
     df_parallel(call, backward_task, &b, tasks);
   return DF_OK;
+}
+
+static df_status run_grad(const df_call *call) { return grad_as(call, NULL, 3); }
+
+static df_status run_relu_grad(const df_call *call) {
+  return grad_as(call, call->inputs[3]->data, 4);
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -360,4 +412,20 @@ DF_KERNELS(batch_norm) = {
                        .accepts = accepts_grad,
                        .prepare = prepare_grad,
                        .run = run_grad},
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "batch_norm_train_relu",
+                       .name = "batch_norm_train_relu f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,f32,f32,f32,f32?,f32?->f32,f32,f32,f32?,f32?",
+                       .inplace = "0<0,1<3,2<4",
+                       .accepts = accepts,
+                       .prepare = prepare_train,
+                       .run = run_train_relu},
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "batch_norm_train_relu_grad",
+                       .name = "batch_norm_train_relu_grad f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,f32,f32,f32,f32->f32,f32,f32",
+                       .inplace = "0<0,0<1",
+                       .accepts = accepts_grad,
+                       .prepare = prepare_grad,
+                       .run = run_relu_grad},
     NULL};

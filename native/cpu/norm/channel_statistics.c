@@ -64,23 +64,36 @@ static float deviation_run(const float *x, float mean, int64_t count) {
   return rest;
 }
 
-/* Sums of dy and of dy * (x - mean). */
-static void sums_run(const float *dy, const float *x, float mean, int64_t count, double *plain,
-                     double *weighted) {
+/* Sums of dy and of dy * (x - mean); where |relu|, of dy where (x - mean) * factor + bias > 0. */
+static inline __attribute__((always_inline)) void sums_of(const float *dy, const float *x,
+                                                          float mean, float factor, float bias,
+                                                          int relu, int64_t count, double *plain,
+                                                          double *weighted) {
   df_vec sum = vec_zero(), product = vec_zero();
   int64_t i = 0;
   for (; i + DF_LANES <= count; i += DF_LANES) {
-    df_vec d = vec_load(dy + i);
+    df_vec d = vec_load(dy + i), centred = vec_load(x + i) - mean;
+    d = relu ? vec_where_positive(centred * factor + bias, d) : d;
     sum += d;
-    product += d * (vec_load(x + i) - mean);
+    product += d * centred;
   }
   float sum_rest = vec_sum(sum), product_rest = vec_sum(product);
   for (; i < count; i++) {
-    sum_rest += dy[i];
-    product_rest += dy[i] * (x[i] - mean);
+    const float centred = x[i] - mean;
+    const float d = !relu || centred * factor + bias > 0.0f ? dy[i] : 0.0f;
+    sum_rest += d;
+    product_rest += d * centred;
   }
   *plain += sum_rest;
   *weighted += product_rest;
+}
+
+static void sums_run(const df_statistics *s, int64_t c, const float *dy, const float *x,
+                     int64_t count, double *result) {
+  if (s->bias)
+    sums_of(dy, x, s->mean[c], s->factor[c], s->bias[c], 1, count, result, result + 1);
+  else
+    sums_of(dy, x, s->mean[c], 0.0f, 0.0f, 0, count, result, result + 1);
 }
 
 /* The runs are joined by Chan's formula. */
@@ -108,9 +121,8 @@ void DF_NAME(df_sums)(const df_statistics *s, int64_t c, int64_t begin, int64_t 
   result[0] = result[1] = 0.0;
   for (int64_t at = begin; at < end;) {
     int64_t count = run_length(&s->l, at, end);
-    sums_run(run_of(s->dy, &s->l, c, at, count, dy_buffer),
-             run_of(s->x, &s->l, c, at, count, x_buffer), s->mean[c], count, &result[0],
-             &result[1]);
+    sums_run(s, c, run_of(s->dy, &s->l, c, at, count, dy_buffer),
+             run_of(s->x, &s->l, c, at, count, x_buffer), count, result);
     at += count;
   }
 }

@@ -42,6 +42,9 @@ typedef struct df_statistics {
   const float *x;
   const float *dy;   /* null when mean and deviation are wanted */
   const float *mean; /* of the channels, when dy is not null */
+  /* Of the channels: dy counts as 0 where (x - mean) * factor + bias isn't above 0. Null: nowhere.
+   */
+  const float *factor, *bias;
   df_channels l;
   df_partials partials;
   double *result; /* two per channel and partial */

@@ -199,6 +199,17 @@ static inline df_vec vec_unless_below(df_vec value, df_vec x, float least) {
 #endif
 }
 
+/* |value| where |x| is above 0, else 0; also where x is NaN. */
+static inline df_vec vec_where_positive(df_vec x, df_vec value) {
+#if defined(__AVX512F__)
+  __mmask16 above = _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_GT_OQ);
+  return (df_vec)_mm512_maskz_mov_ps(above, (__m512)value);
+#else
+  df_ivec above = x > vec_zero();
+  return (df_vec)(above & (df_ivec)value);
+#endif
+}
+
 /* The largest lane. */
 static inline float vec_largest(df_vec value) {
 #if defined(__AVX512F__)
