@@ -124,3 +124,37 @@ def test_second_derivatives_are_refused():
     first = dataclasses.replace(joint, outputs={"dx": joint.outputs["grad.x"]})
     with pytest.raises(df.GradientError, match="second derivatives"):
         vjp_graph(first, [v for v in first.inputs if v.name == "x"])
+
+
+@pytest.mark.parametrize("name", ["lstm_grad", "gru_grad", "rnn_grad"])
+@pytest.mark.parametrize("form", ["transposed", "broadcast", "columns"])
+def test_a_gradient_reads_the_cotangent_where_it_lies(name, form):
+    """Of a mean over time it is a broadcast, of a network with the batch first a transposed view."""
+    sample = next(s for s in SAMPLES if s.op.name == name and min(s.inputs[0].shape) > 2 and "dy?" in s.op.inputs)
+    index = sample.op.inputs.index("dy?")
+    steps, batch, hidden = sample.inputs[index].shape
+    shape = {"transposed": (batch, steps, hidden), "broadcast": (batch, 1), "columns": (steps, hidden, batch)}[form]
+    numbers = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+    def results(copied):
+        g = df.GraphBuilder()
+        others = {n: o for n, o in enumerate(sample.inputs) if o is not None and n != index}
+        fed = {n: g.input(f"i{n}", o.dtype, o.shape) for n, o in others.items()}
+        dy = g.constant(numbers)
+        if form == "broadcast":
+            dy = ops.broadcast_to(dy, shape=(steps, batch, hidden))
+        else:
+            dy = ops.transpose(dy, perm=(1, 0, 2) if form == "transposed" else (0, 2, 1))
+        fed[index] = ops.copy(dy) if copied else dy
+        inputs = [fed.get(n) for n in range(len(sample.inputs))]
+        for number, value in enumerate(g.add(sample.op, inputs, sample.attributes).outputs):
+            g.output(f"o{number}", value)
+        session = df.Session(g.build(), devices=["cpu"], fold=False, fuse=False)
+        feeds = {f"i{n}": a for n, a in enumerate(sample.arrays()) if n in others}
+        ran = [step.node.op.name for segment in session.plan().segments for step in segment.steps]
+        return session.run(feeds), ran
+
+    (found, ran), (expected, _) = results(False), results(True)
+    assert ran == [name]
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array)

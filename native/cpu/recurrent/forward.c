@@ -156,7 +156,7 @@ static void run(const df_call *call, forward *f, int64_t gates, int32_t lengths)
                             .hidden = hidden,
                             .gates = gates,
                             .reverse = df_attr_int(call, DF_LSTM_REVERSE),
-                            .lengths = df_recurrent_lengths(call, lengths)};
+                            .lengths = df_recurrent_present(call, lengths)};
   f->q_row = q_row_of(gates, hidden);
   f->gates_row = f->q_row;
   f->x = x->data;

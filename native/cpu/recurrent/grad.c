@@ -30,8 +30,8 @@ struct backward {
   df_recurrent sizes;
   df_recurrent_weight weight;
   cell cell;
-  const float *gates, *kept, *dy,
-      *start; /* |kept|: states, of LSTM cells; |start|: the first one */
+  const float *gates, *kept, *start; /* |kept|: states, of LSTM cells; |start|: the first one */
+  const df_tensor *dy;               /* of any strides; null for zeros */
   const float *zeros;
   float *dx, *dq; /* |dq|: what is multiplied by r; |dx| itself but for GRU */
   float *dh, *dc;
@@ -108,6 +108,22 @@ static void pass_on(const backward *b, const moment *m, int64_t begin, int64_t e
   }
 }
 
+/* Row |row| of dy at time |t|, units one behind another. Where they lie apart, those of the range
+ * are added to |dh|, whose sum with dy is all that a cell reads, and zeros stand for the row. */
+static const float *cotangent(const backward *b, int64_t t, const df_recurrent_range *range,
+                              int64_t row, float *dh) {
+  const df_tensor *dy = b->dy;
+  if (!dy)
+    return b->zeros;
+  const float *first = (const float *)dy->data + t * dy->strides[0] + row * dy->strides[1];
+  const int64_t apart = dy->strides[2];
+  if (apart == 1 || b->sizes.hidden == 1)
+    return first;
+  for (int64_t u = range->unit; u < range->units_end; u++)
+    dh[u] += first[u * apart];
+  return b->zeros;
+}
+
 /* Step |index| from the end; the one behind the last only finishes dh. */
 static void backward_step(const void *context, int64_t index, const df_recurrent_range *range) {
   const backward *b = context;
@@ -128,7 +144,7 @@ static void backward_step(const void *context, int64_t index, const df_recurrent
         .dq = b->dq + i * width,
         .dh = b->dh + row * n,
         .dc = b->dc ? b->dc + row * n : NULL,
-        .dy = b->dy ? b->dy + i * n : b->zeros,
+        .dy = cotangent(b, t, range, row, b->dh + row * n),
         .gates = b->gates ? b->gates + i * b->gates_row : NULL,
         .now = b->kept + i * n,
         .before = index == s->steps - 1 ? first : b->kept + (i + back * s->batch) * n,
@@ -190,7 +206,7 @@ static void run(const df_call *call, backward *b, int64_t gates, int32_t lengths
                             .hidden = hidden,
                             .gates = gates,
                             .reverse = df_attr_int(call, DF_LSTM_REVERSE),
-                            .lengths = df_recurrent_lengths(call, lengths)};
+                            .lengths = df_recurrent_present(call, lengths)};
   const layout at = layout_of(batch, hidden, gates);
   float *workspace = call->workspace, *zeros = workspace + at.zeros;
   memset(zeros, 0, (size_t)hidden * sizeof(float));
@@ -213,7 +229,7 @@ static df_status lstm_run(const df_call *call) {
   backward b = {.cell = lstm_cell,
                 .gates = call->inputs[1]->data,
                 .kept = call->inputs[2]->data,
-                .dy = df_recurrent_input(call, 3),
+                .dy = df_recurrent_present(call, 3),
                 .start = df_recurrent_input(call, 6),
                 .gates_row = 4 * call->inputs[0]->shape[1]};
   run(call, &b, 4, 7, df_recurrent_input(call, 4), df_recurrent_input(call, 5),
@@ -225,7 +241,7 @@ static df_status gru_run(const df_call *call) {
   backward b = {.cell = gru_cell,
                 .gates = call->inputs[1]->data,
                 .kept = call->inputs[2]->data,
-                .dy = df_recurrent_input(call, 3),
+                .dy = df_recurrent_present(call, 3),
                 .start = df_recurrent_input(call, 5),
                 .dq = call->outputs[1]->data,
                 .gates_row = 4 * call->inputs[0]->shape[1]};
@@ -236,7 +252,7 @@ static df_status gru_run(const df_call *call) {
 static df_status rnn_run(const df_call *call) {
   backward b = {.cell = rnn_cell,
                 .kept = call->inputs[1]->data,
-                .dy = df_recurrent_input(call, 2),
+                .dy = df_recurrent_present(call, 2),
                 .relu = df_attr_int(call, DF_RNN_RELU) != 0};
   run(call, &b, 1, 4, df_recurrent_input(call, 3), NULL, call->outputs[1]->data, NULL);
   return DF_OK;
@@ -246,20 +262,20 @@ DF_KERNELS(recurrent_grad) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "lstm_grad",
                        .name = "lstm_grad f32 " DF_TEXT(DF_ISA),
-                       .operands = "f32,f32,f32,f32?,f32?,f32?,f32?,i32|i64?->f32,f32?,f32?",
+                       .operands = "f32,f32,f32,~f32?,f32?,f32?,f32?,i32|i64?->f32,f32?,f32?",
                        .inplace = "0<1",
                        .prepare = prepare,
                        .run = lstm_run},
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "gru_grad",
                        .name = "gru_grad f32 " DF_TEXT(DF_ISA),
-                       .operands = "f32,f32,f32,f32?,f32?,f32?,i32|i64?->f32,f32,f32?",
+                       .operands = "f32,f32,f32,~f32?,f32?,f32?,i32|i64?->f32,f32,f32?",
                        .prepare = prepare,
                        .run = gru_run},
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "rnn_grad",
                        .name = "rnn_grad f32 " DF_TEXT(DF_ISA),
-                       .operands = "f32,f32,f32?,f32?,i32|i64?->f32,f32?",
+                       .operands = "f32,f32,~f32?,f32?,i32|i64?->f32,f32?",
                        .prepare = prepare,
                        .run = rnn_run},
     NULL};

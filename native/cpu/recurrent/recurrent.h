@@ -75,7 +75,8 @@ static inline const float *df_recurrent_input(const df_call *call, int32_t index
   return index < call->n_inputs ? call->inputs[index]->data : NULL;
 }
 
-static inline const df_tensor *df_recurrent_lengths(const df_call *call, int32_t index) {
+/* The same with its shape and strides. */
+static inline const df_tensor *df_recurrent_present(const df_call *call, int32_t index) {
   return index < call->n_inputs && call->inputs[index]->data ? call->inputs[index] : NULL;
 }
 
