@@ -51,10 +51,9 @@ def _context(placement: Placement, registry: Registry, mutable: Collection[str])
     return Context(mutable, registry.reference_kernels, targets_of(placement.pins, registry), registry.ops)
 
 
-def compile_graph(
+def lowered_graph(
     graph: Graph,
     placement: Placement,
-    devices: Devices,
     registry: Registry,
     *,
     mutable: Collection[str] = (),
@@ -63,16 +62,13 @@ def compile_graph(
     ordered: bool = False,
     fusion: bool = True,
     state: RunState = NO_STATE,
-    goal: MemoryGoal | None = None,
     storage: DType | None = None,
-    searches: Searches | None = None,
-) -> Compiled:
-    """The plan of a bound graph, and what it was made from.
+) -> tuple[Lowered, dict[str, Initializer]]:
+    """What a bound graph is lowered to, behind the passes, and the first data of what it stores.
 
     Args:
         graph: every dim is an int.
         placement: devices in order.
-        devices: the same devices, open.
         registry: what plugins offer.
         mutable: names of initializers that some program changes; nothing is folded through them.
         owners: owning memory of each mutable initializer.
@@ -80,15 +76,12 @@ def compile_graph(
         ordered: nodes may get another order, which depends on sizes: plans of sizes that grow wouldn't be alike.
         fusion: let one kernel compute several ops where a device has one for them.
         state: inputs and outputs that stay in a memory from run to run.
-        goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
-        storage: likewise: the dtype in which float32 values wait for the next of them; None: as they are.
-        searches: what was found for other sizes, where a goal is no budget; None: nothing.
+        storage: of a graph that is several programs in a row: the dtype in which float32 values wait for the next of
+            them; None: as they are.
 
     Raises:
-        InputError: the goal can't be reached.
         ModelError: no device takes a node.
         PluginError: a plugin's pass fails.
-        Refused: a device can't run a node after all.
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
@@ -96,7 +89,36 @@ def compile_graph(
         graph = narrow_storage(graph, storage, mutable)
     if ordered:
         graph = ordered_for_memory(graph)
-    lowered, initial = lower(graph, placement.pins, registry, owners, state)
+    return lower(graph, placement.pins, registry, owners, state)
+
+
+def planned(
+    lowered: Lowered,
+    initial: dict[str, Initializer],
+    placement: Placement,
+    devices: Devices,
+    registry: Registry,
+    *,
+    mutable: Collection[str] = (),
+    goal: MemoryGoal | None = None,
+    searches: Searches | None = None,
+) -> Compiled:
+    """The plan of a graph that was lowered.
+
+    Args:
+        lowered: see ``lowered_graph``.
+        initial: likewise.
+        placement: devices in order.
+        devices: the same devices, open.
+        registry: what plugins offer.
+        mutable: names of initializers that some program changes.
+        goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
+        searches: what was found for other sizes, where a goal is no budget; None: nothing.
+
+    Raises:
+        InputError: the goal can't be reached.
+        Refused: a device can't run a node after all.
+    """
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
         from .execute.autotune import time_algorithms

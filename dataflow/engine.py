@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 from types import MappingProxyType
 
-from .compile import Compiled, compile_graph
+from .compile import Compiled, lowered_graph, planned
 from .errors import DeviceError
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
@@ -22,6 +22,7 @@ from .host.garbage_collection import collection_paused
 from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
+from .lower.templates import Sized, Templates
 from .passes.bind_shapes import dims_of
 from .planning.budget import check_budget
 from .planning.memory_goal import MemoryGoal, Searches
@@ -81,6 +82,7 @@ class Engine:
         self.variables = Variables(self.devices, self._borrows)
         self._programs: OrderedDict[Key, Program] = OrderedDict()
         self.recent: Program | None = None
+        self._templates = Templates()
         self._lock = threading.Lock()
         renew_in_child(self)
 
@@ -131,36 +133,56 @@ class Engine:
 
     def compile(
         self,
-        graph: Graph,
+        graph: Graph | Sized,
         *,
         mutable: Collection[str] = (),
         owners: Mapping[str, str] = MappingProxyType({}),
         goal: MemoryGoal | None = None,
         reserved: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Compiled:
-        """The plan of a bound graph; see ``compile_graph``. A device that refuses nodes is not asked for these again.
+        """The plan of a bound graph. A device that refuses nodes is not asked for these again.
 
-        ``reserved`` is of the state, see ``RunState``.
+        Args:
+            graph: every dim is an int; or what makes it for some sizes.
+            mutable: see ``lowered_graph``.
+            owners: likewise.
+            goal: see ``planned``.
+            reserved: of the state, see ``RunState``.
 
         Raises:
             DeviceError: the last device refuses nodes, or one refuses what it wasn't asked for.
         """
         placement = self.placement
+        state = NO_STATE if self.state is None else replace(self.state.state, reserved=reserved)
+
+        def lowered(one: Graph) -> tuple[Lowered, dict[str, Initializer]]:
+            return lowered_graph(
+                one,
+                placement,
+                self.registry,
+                mutable=mutable,
+                owners=owners,
+                folding=self._how.fold,
+                ordered=self._fixed,
+                fusion=self._how.fuse,
+                state=state,
+                storage=self._how.storage,
+            )
+
         while True:
+            if isinstance(graph, Sized) and placement is self.placement:
+                how = frozenset(mutable), tuple(owners.items())
+                found = self._templates.lowered(graph, how, lowered)
+            else:
+                found = lowered(graph.make(graph.sizes) if isinstance(graph, Sized) else graph)
             try:
-                return compile_graph(
-                    graph,
+                return planned(
+                    *found,
                     placement,
                     self.devices,
                     self.registry,
                     mutable=mutable,
-                    owners=owners,
-                    folding=self._how.fold,
-                    ordered=self._fixed,
-                    fusion=self._how.fuse,
-                    state=NO_STATE if self.state is None else replace(self.state.state, reserved=reserved),
                     goal=goal,
-                    storage=self._how.storage,
                     searches=self._searches,
                 )
             except Refused as error:
@@ -171,7 +193,7 @@ class Engine:
 
     def build(
         self,
-        graph: Graph,
+        graph: Graph | Sized,
         *,
         mutable: Collection[str] = (),
         owners: Mapping[str, str] = MappingProxyType({}),
@@ -183,7 +205,7 @@ class Engine:
         """The program of a bound graph, with its tensors allocated and filled.
 
         Args:
-            graph: every dim is an int.
+            graph: every dim is an int; or what makes it for some sizes.
             mutable: names of initializers that some program changes.
             owners: owning memory of each mutable initializer.
             newest: data by name that comes before the graph's, or None.
@@ -282,6 +304,7 @@ class Engine:
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
+            self._templates.clear()
             self.recent = None
 
     def close(self) -> None:

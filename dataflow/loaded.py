@@ -13,7 +13,7 @@ from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import DeclaredInputs, check_result, sizes_of
 from .execute.program import Program
-from .execute.regions import bound_region, run_regions, with_wanted
+from .execute.regions import run_regions, sized_region, with_wanted
 from .execute.sequences import types_of
 from .host import checks
 from .host.fork import renew_in_child
@@ -302,7 +302,8 @@ class Loaded:
 
     def _region_program(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
         try:
-            bound = bound_region(region, given, sizes, self.engine.registry.reference_kernels)
+            sized = sized_region(region, given, sizes, self.engine.registry.reference_kernels)
+            bound = sized.make(sized.sizes)
         except InputError as error:
             raise Unbound(error) from error
         return self.engine.build(bound, judge=self._judge, cap=self._cap)

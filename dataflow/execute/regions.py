@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from ..errors import InputError
 from ..ir.graph import Graph
 from ..ir.specialize import Wanted
 from ..ir.types import Array
+from ..lower.templates import Sized
 from ..passes.bind_shapes import bind
+from ..passes.dead_code import eliminate_dead_code
 from ..passes.dynamic_regions import Region
 from ..passes.size_values import MOST_BYTES, Kernels, take_sizes
 from .program import Program
@@ -59,17 +61,21 @@ def run_regions(
     return values, complete(sizes)
 
 
-def bound_region(region: Region, given: Mapping[str, Array], sizes: Sizes, kernels: Kernels) -> Graph:
-    """The graph of a region, bound, for what the regions before it gave.
+def sized_region(region: Region, given: Mapping[str, Array], sizes: Sizes, kernels: Kernels) -> Sized:
+    """The graph of a region, without dead nodes, for what the regions before it gave.
 
     Raises:
-        InputError: it doesn't fit its nodes with these sizes.
+        InputError: that doesn't fit its nodes with these sizes.
     """
     for value in region.graph.inputs:
         wanted, found = value.type.bind(sizes), given[value.name].shape
         if wanted.shape != found:
             raise InputError(f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}")
-    return bind(region.graph, sizes, kernels)
+
+    def made(at: Mapping[str, Any]) -> Graph:
+        return eliminate_dead_code(bind(region.graph, at, kernels))
+
+    return Sized(region, {name: sizes[name] for name in region.sizes}, made)
 
 
 def with_wanted(

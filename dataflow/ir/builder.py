@@ -18,6 +18,7 @@ from ..host.numbers import integer
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
+from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
 from .value import Value
@@ -57,7 +58,9 @@ class GraphBuilder:
             raise InputError(f"input {name!r}: the shape is {checks.shown(shape)}; expected sizes and names")
         dims: Shape = tuple(Dim(d) if isinstance(d, str) else d for d in shape)
         for dim in dims:
-            if not isinstance(dim, Dim) and integer(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
+            if isinstance(dim, (Dim, Traced)):
+                continue
+            if integer(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
         _check_axes(f"input {name!r}", dims)
         value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import PluginError
 from .graph import Node
+from .substitution import answered
 from .types import DTYPES, DType
 from .value import Value
 
@@ -119,7 +120,7 @@ class Kernel:
                 for reason in filter(None, reasons):
                     return f"{self.name}: {side} {index}: {reason}"
         # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
-        return self.accepts(node) if self.accepts is not None and has_work(node) else None
+        return answered(self.accepts, node) if self.accepts is not None and has_work(node) else None
 
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""

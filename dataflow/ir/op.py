@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import InputError, PluginError
 from ..host import checks
 from .dims import Dim
+from .tracing import Traced
 from .types import Array, DType, TensorType
 from .value import Builder, Use, Value, builder_of
 
@@ -181,6 +182,8 @@ class AnyOp:
             if _NUMBERS.issuperset(map(type, value)) and (not value or -_MOST <= min(value) <= max(value) < _MOST):
                 return tuple(value)
             return tuple([entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value])
+        if type(value) is Traced:
+            return value  # its bytes can be counted, so it has fewer bits
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             if not -_MOST <= value < _MOST:
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}, which takes over 64 bits")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .tracing import active
 from .types import TensorType, contiguous_strides
 
 BodyKind = Literal["repeat", "when", "while"]
@@ -39,13 +40,14 @@ class Operand:
     @property
     def bytes(self) -> int:
         """From the first to the last element; negative strides reach below the offset and count too."""
-        low, high = _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
+        low, high = self.span
         return high - low
 
     @property
     def span(self) -> tuple[int, int]:
         """First and one-past-last byte, relative to the offset."""
-        return _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
+        find = _span if active() is None else _span.__wrapped__
+        return find(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
 
     @property
     def is_contiguous(self) -> bool:

@@ -11,11 +11,13 @@ import numpy as np
 
 from ..errors import InputError
 from .dims import Dim, Shape, bind_size
+from .tracing import Traced, active
 
 MOST_BYTES = 1 << 57  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
 MOST_AXES = 64  # of a tensor; NumPy's arrays have no more
 
 Array = np.ndarray[Any, Any]
+_KNOWN: frozenset[type] = frozenset({int, Traced})  # what sizes that are known are
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class TensorType:
     def sizes(self) -> tuple[int, ...]:
         """The shape of a bound type, as ints; raises InputError where a dim isn't known yet."""
         for dim in self.shape:
-            if type(dim) is not int:
+            if type(dim) not in _KNOWN:
                 return tuple(int(d) for d in self.shape)
         return self.shape  # type: ignore[return-value]
 
@@ -212,9 +214,13 @@ class TensorType:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
-@functools.lru_cache(4096)
 def element_count(shape: Shape) -> int:
     """The product of a bound shape's dims; refused where strides, also of a shape without elements, are too large."""
+    return _element_count(shape) if active() is None else _element_count.__wrapped__(shape)
+
+
+@functools.lru_cache(4096)
+def _element_count(shape: Shape) -> int:
     span = 1
     for dim in shape:
         if isinstance(dim, Dim):
@@ -227,9 +233,13 @@ def element_count(shape: Shape) -> int:
     return 0 if 0 in shape else span
 
 
-@functools.lru_cache(4096)
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides of ``shape``, in elements."""
+    return _contiguous_strides(shape) if active() is None else _contiguous_strides.__wrapped__(shape)
+
+
+@functools.lru_cache(4096)
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)

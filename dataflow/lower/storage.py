@@ -14,6 +14,7 @@ from ..ir.graph import Initializer, Node
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage, Stored
 from ..ir.operand import is_contiguous
+from ..ir.tracing import key_of
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
 from ..plugin.registry import Registry
@@ -196,12 +197,12 @@ class StorageTable:
 def _elements_of(storage: Storage) -> tuple[Any, ...]:
     """What tells the elements of one storage from those of another."""
     moving = storage.iteration_stride, storage.buffer_stride
-    return storage.base, storage.offset, storage.type.sizes, storage.strides, *moving
+    return key_of(storage.base, storage.offset, storage.type.sizes, storage.strides, *moving)  # type: ignore[no-any-return]
 
 
 def _digest(value: Value, data: Initializer) -> str:
     """A few characters that tell data, type and shape from others."""
-    digest = xxhash.xxh3_128(str(value.type).encode())
+    digest = xxhash.xxh3_128(str(TensorType(value.type.dtype, data.array.shape)).encode())
     for array in (data.array, data.factor):
         if array is not None:
             plain = np.ascontiguousarray(array)

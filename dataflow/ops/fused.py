@@ -153,7 +153,8 @@ def _conv_cost(node: Any) -> int:
     per = 1
     for size in weight.type.sizes[1:]:
         per *= size
-    return 2 * int(result.type.elements) * per
+    elements: int = result.type.elements
+    return 2 * elements * per
 
 
 def _conv_pool_cost(node: Any) -> int:
@@ -279,7 +280,7 @@ def _program(*inputs: Value, program: Sequence[int], trailing: int, keepdims: bo
 def _program_cost(node: Any) -> int:
     """One operation per element and step."""
     steps = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
-    return int(steps.elements) * len(program_steps(node.attributes["program"]))
+    return steps.elements * len(program_steps(node.attributes["program"]))
 
 
 fused_elementwise = Op(

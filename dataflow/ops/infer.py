@@ -31,12 +31,12 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
         if all(size == sizes[0] for size in sizes):
             result.append(sizes[0])
             continue
-        fixed = {n for n in sizes if not isinstance(n, Dim) and n != 1}
-        if len(fixed) > 1:
+        fixed = [n for n in sizes if not isinstance(n, Dim) and n != 1]
+        other = next((n for n in fixed if n != fixed[0]), None)
+        if other is not None:
             listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
-            first, second = [n for n in dict.fromkeys(sizes) if n in fixed][:2]
-            raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {first} and {second}")
-        result.append(broadcast_size(sizes))
+            raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {fixed[0]} and {other}")
+        result.append(fixed[0] if fixed else broadcast_size(sizes))
     return tuple(result)
 
 

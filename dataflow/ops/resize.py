@@ -232,8 +232,9 @@ def _resize(
     assert builder is not None
     rank, old = x.type.rank, x.type.sizes
     chosen = []
-    for axis, (size, result) in enumerate(zip(old, (int(n) for n in sizes), strict=True)):
-        scale = scales[axis] if scales else result / max(size, 1)
+    for axis, (size, result) in enumerate(zip(old, sizes, strict=True)):
+        assert not isinstance(result, Dim)
+        scale = scales[axis] if scales else 1.0 if size == result else result / max(size, 1)
         if (size != result or scale != 1.0 or coordinates == "tf_crop_and_resize") and size and result:
             chosen.append((result / size, axis, scale))
     y = x

@@ -140,7 +140,7 @@ def _slice_size(start: Size, stop: Size, step: int) -> Size:
     span = stop - start if step > 0 else start - stop
     if isinstance(span, Dim):
         return span if abs(step) == 1 else (span + (abs(step) - 1)) // abs(step)
-    return max(0, -(-int(span) // abs(step)))
+    return max(0, -(-span // abs(step)))
 
 
 def _slice_infer(x: TensorType, *, starts: Shape, stops: Shape, steps: Sequence[int]) -> TensorType:
@@ -163,7 +163,7 @@ def _slice_infer(x: TensorType, *, starts: Shape, stops: Shape, steps: Sequence[
 def _slice_view(node: Node, strides: tuple[int, ...]) -> View:
     assert node.outputs[0] is not None
     starts, steps, sizes = node.attributes["starts"], node.attributes["steps"], node.outputs[0].type.sizes
-    offset = 0 if 0 in sizes else sum(int(a) * s for a, s in zip(starts, strides, strict=True))
+    offset = 0 if 0 in sizes else sum(a * s for a, s in zip(starts, strides, strict=True))
     # Along an axis of one element nobody steps, but steps beyond its end, one slice after the other, would overflow.
     return View(offset, tuple(s * step if n > 1 else s for s, step, n in zip(strides, steps, sizes, strict=True)))
 
@@ -249,10 +249,10 @@ def _pad_gradient(node: Node, dy: Value) -> Value | tuple[Value, Value]:
         added = pad(none, builder.constant(np.asarray(True)), pads=pads)
         return cropped, where(added, dy, zeros(builder, TensorType(dy.type.dtype, ())))
     for axis in range(rank):
-        size = int(operand(node).type.shape[axis])
         before, after = pads[axis], pads[axis + rank]
-        kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
         if before or after:
+            size = int(operand(node).type.shape[axis])
+            kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
             source = np.pad(kept, (max(before, 0), max(after, 0)), mode=node.attributes["mode"])
             dy = index_add(builder_for(dy).constant(source), dy, size=size, axis=axis)
     return dy

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..ir.builder import GraphBuilder
+from ..ir.dims import Shape
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
+from ..ir.tracing import key_of
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.arithmetic import add, div, maximum, mul
 from ..ops.attention import attention
+from ..ops.infer import broadcast_shape
 from ..ops.linalg import swapped
 from ..ops.logic import where
 from ..ops.shape import reshape, transpose
@@ -85,17 +86,17 @@ class Form:
 
     def types(self) -> tuple[TensorType | None, ...]:
         """Those of the op's operands."""
-        shapes = [self.shape(self.q), self.shape(self.kt, keys=True), self.shape(self.v, keys=True)]
+        shapes: list[Shape] = [self.shape(self.q), self.shape(self.kt, keys=True), self.shape(self.v, keys=True)]
         for leaf, _ in self.factors:
             index = int(_of_columns(leaf))
-            shapes[index] = np.broadcast_shapes(shapes[index], self.shape(leaf))
+            shapes[index] = broadcast_shape("attention", shapes[index], self.shape(leaf))
         q, kt, v = (
             TensorType(leaf.value.type.dtype, shape)
             for leaf, shape in zip((self.q, self.kt, self.v), shapes, strict=True)
         )
         if self.mask is None:
             return q, kt, v, None
-        every = np.broadcast_shapes(*(self.shape(leaf) for leaf in leaves(self.mask)))
+        every = broadcast_shape("attention", *(self.shape(leaf) for leaf in leaves(self.mask)))
         floats = [leaf.value.type.dtype for leaf in leaves(self.mask) if leaf.value.type.dtype.kind == "f"]
         return q, kt, v, TensorType(floats[0] if floats else q.dtype, every)
 
@@ -115,7 +116,7 @@ def replaced(graph: Graph, forms: Mapping[Node, Form], differentiable: bool) -> 
     """
     new: dict[Value, Value] = {}
     made: dict[str, str] = {}  # the pins of nodes, by name
-    masks: dict[tuple[Mask, tuple[int, ...], int], Value] = {}  # layers share them
+    masks: dict[Any, Value] = {}  # layers share them
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         new.update({old: v for old, v in zip(node.inputs, inputs, strict=True) if old is not None and v is not None})
@@ -141,7 +142,7 @@ class _Making:
         self,
         builder: GraphBuilder,
         new: Mapping[Value, Value],
-        masks: dict[tuple[Mask, tuple[int, ...], int], Value],
+        masks: dict[Any, Value],
         form: Form,
     ) -> None:
         self._builder, self._new, self._masks, self._form = builder, new, masks, form
@@ -154,7 +155,7 @@ class _Making:
             index = int(_of_columns(leaf))
             operands[index] = (div if divides else mul)(operands[index], self._leaf(leaf))
         if form.mask is not None:
-            key = form.mask, form.lead, form.group
+            key = key_of(form.mask, form.lead, form.group)
             if key not in self._masks:
                 self._masks[key] = self._mask(form.mask)
             operands.append(self._masks[key])

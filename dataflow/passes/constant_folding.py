@@ -63,6 +63,7 @@ class _Folding:
         self._known: dict[Value, Array] = {
             value: data.array for value, data in graph.initializers.items() if value.name not in mutable
         }
+        self._views: dict[Value, tuple[Node, Kernel]] = {}  # of what is known, not computed before somebody reads it
         self._readers = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
         self._readers.update(graph.outputs.values())
         self._readers.update(v for state in graph.states for v in (state.before, state.after))
@@ -73,7 +74,9 @@ class _Folding:
     def allows(self, node: Node) -> bool:
         """Whether a node is constant, and may be folded."""
         inputs = [v for v in node.inputs if v is not None]
-        if node.bodies or node.op.effects != "none" or any(v not in self._known for v in inputs):
+        if node.bodies or node.op.effects != "none":
+            return False
+        if any(v not in self._known and v not in self._views for v in inputs):
             return False
         if not self._mutable.isdisjoint(v.name for v in node.outputs if v is not None):
             return False
@@ -89,8 +92,20 @@ class _Folding:
         return True
 
     def compute(self, node: Node, kernel: Kernel) -> None:
-        """Enters the results of a node."""
-        arrays = [None if v is None else self._known[v] for v in node.inputs]
+        """Enters the results of a node; of a view that it is one."""
+        if node.op.view is not None:
+            self._views.update({v: (node, kernel) for v in node.outputs if v is not None})
+        else:
+            self._compute(node, kernel)
+            self._read(node)
+
+    def _array(self, value: Value) -> Array:
+        if value not in self._known:
+            self._compute(*self._views.pop(value))
+        return self._known[value]
+
+    def _compute(self, node: Node, kernel: Kernel) -> None:
+        arrays = [None if v is None else self._array(v) for v in node.inputs]
         with np.errstate(all="ignore"):  # infinities and NaN are results, as on a device
             results = kernel.code(node.attributes, *arrays)
         found = results if isinstance(results, tuple) else (results,)
@@ -102,8 +117,6 @@ class _Folding:
                 if node.op.view is None:
                     self.made[value] = Initializer(data)
                     hold(data.nbytes, node)
-        if node.op.view is None:
-            self._read(node)
 
     def _read(self, node: Node) -> None:
         """Forgets results of which this node was the last reader."""
@@ -119,4 +132,4 @@ class _Folding:
 def _work(node: Node) -> int:
     """Operations of a node: by its declaration, at least one per element that it reads or writes."""
     touched = sum(v.type.elements for v in (*node.inputs, *node.outputs) if v is not None)
-    return touched if node.op.cost is None else max(touched, int(node.op.cost(node)))
+    return touched if node.op.cost is None else max(touched, node.op.cost(node))

@@ -10,6 +10,7 @@ from ..host.limits import poll
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
 from ..ir.op import AnyOp, Attribute
+from ..ir.tracing import key_of
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .grouping import Groups
@@ -201,7 +202,7 @@ class _Search(Groups):
         free = match.free.values()
         types = tuple(None if v is None else (v.type.dtype.code, v.type.shape) for v in (*inputs, last.outputs[0]))
         where = nodes.index(first), self.targets.order(first)
-        key = match.shape, where, types, tuple(match.free), tuple(free), tuple(map(type, free))
+        key = key_of(match.shape, where, types, tuple(match.free), tuple(free), tuple(map(type, free)))
         fit = self.known.get(key)
         if fit is None:
             fit = self.fit(match, inputs, last, first)

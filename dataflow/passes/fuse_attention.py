@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..host.limits import poll
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
+from ..ir.tracing import key_of
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.attention import attention
@@ -108,7 +109,7 @@ class _Search(Groups):
         if form is None:
             return None
         types = form.types()
-        key = types, tuple(form.attributes.values()), self.targets.order(form.first)
+        key = key_of(types, tuple(form.attributes.values()), self.targets.order(form.first))
         if key not in self._taken:
             self._taken[key] = self._takes(form, types)
         return form if self._taken[key] else None

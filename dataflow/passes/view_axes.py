@@ -178,9 +178,8 @@ def laid_out(axes: Sequence[Axis]) -> tuple[tuple[int, ...], tuple[int, ...], tu
     """
     own = [axis[0] for axis in axes if axis and axis[0].axis is not None]
     ordered = sorted(own, key=lambda factor: (factor.axis, -factor.inner))
-    position = {factor: index for index, factor in enumerate(ordered)}
     shape = tuple(axis[0].size if axis and axis[0].axis is not None else 1 for axis in axes)
-    return tuple(f.size for f in ordered), tuple(position[f] for f in own), shape
+    return tuple(f.size for f in ordered), tuple(map(ordered.index, own)), shape
 
 
 def common_sizes(several: Iterable[Sequence[Factor]]) -> tuple[int, ...] | None:
@@ -189,9 +188,11 @@ def common_sizes(several: Iterable[Sequence[Factor]]) -> tuple[int, ...] | None:
     Args:
         several: rows of factors, each with the same product.
     """
-    bounds: set[int] = {1}
+    bounds = [1]
     for row in several:
-        bounds.update(itertools.accumulate((f.size for f in reversed(row)), lambda a, b: a * b))
+        for bound in itertools.accumulate((f.size for f in reversed(row)), lambda a, b: a * b):
+            if bound not in bounds:
+                bounds.append(bound)
     ordered = sorted(bounds)
     if any(b % a for a, b in itertools.pairwise(ordered)):
         return None

@@ -13,11 +13,12 @@ from ..engine import Engine
 from ..errors import InputError
 from ..execute.arguments import sizes_of
 from ..execute.program import Program
-from ..execute.regions import Form, Sizes, bound_region, run_regions, with_wanted
+from ..execute.regions import Form, Sizes, run_regions, sized_region, with_wanted
 from ..ir.graph import Graph, with_data_of
 from ..ir.specialize import Wanted
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
+from ..lower.templates import Sized
 from ..ops.dynamic_shape import deferred
 from ..passes.bind_shapes import bind
 from ..passes.dynamic_regions import Region, choices, deciding, depends_on_data, split, with_choices
@@ -104,7 +105,7 @@ class DataSizes:
         graph: Graph,
         specialize: Specialize,
         engine: Engine,
-        build: Callable[[Graph], Program],
+        build: Callable[[Sized], Program],
         call: Callable[[Program, Mapping[str, Array], Mapping[str, Array]], None],
     ) -> None:
         self._source, self._specialize = Source(graph), specialize
@@ -148,6 +149,10 @@ class DataSizes:
         source, known = self._specialized(kind, batch, form, sizes, cause)
         self._remember(self._unbound, shapes, cause)
         return self._decided(source, (shapes, known), kind, batch, form, sizes)
+
+    def named(self, decided: Decided, batch: Mapping[str, Array]) -> Sizes:
+        """All sizes that have names in the graph for a batch."""
+        return self._sizes_of(batch) if decided.sizes is None else decided.sizes
 
     def bound(self, decided: Decided, batch: Mapping[str, Array]) -> Graph:
         """The graph for a batch.
@@ -219,7 +224,7 @@ class DataSizes:
     ) -> tuple[dict[str, Array], dict[str, int]]:
         def program_of(index: int, region: Region, given: Mapping[str, Array], sizes: Sizes, form: Form) -> Program:
             def make() -> Program:
-                return self._build(bound_region(region, given, sizes, self._kernels))
+                return self._build(sized_region(region, given, sizes, self._kernels))
 
             return self._engine.program(("sizes", index), (*key, *form), make)
 

@@ -15,6 +15,7 @@ from dataflow import ops
 from dataflow.engine import Engine
 from dataflow.execute.series import SeriesBound, SeriesProgram
 from dataflow.ir.series import Line, NotInSeries, line_through
+from dataflow.lower.templates import Templates
 from dataflow.planning import memory_goal as goals
 from dataflow.train.binding import series
 from dataflow.train.binding.series import BatchSeries
@@ -122,6 +123,7 @@ def trained(
     with monkeypatch.context() as patch:
         if alone:
             patch.setattr(BatchSeries, "member", lambda *args: None)
+            patch.setattr(Templates, "lowered", lambda self, sized, how, lower: lower(sized.make(sized.sizes)))
         found: list[Any] = []
         with df.Trainer(model.copy(), LOSS, devices=["cpu"], clip_norm=1.0, **options) as trainer:
             for shape in shapes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from ...engine import Engine
 from ...execute.execution import Execution
 from ...execute.marks import last_uses
 from ...execute.program import Program
-from ...execute.regions import Form
 from ...execute.scratch import Scratch
 from ...execute.series import SeriesProgram
 from ...ir.graph import Graph
 from ...ir.kernel import HOST
-from ...ir.types import Array, TensorType
+from ...ir.tracing import active
+from ...ir.types import Array
+from ...lower.templates import Sized
 from ...model import Model
 from ...passes.bind_shapes import bind, dims_of
 from ...passes.dead_code import eliminate_dead_code
@@ -34,7 +35,7 @@ from ..tied_weights import Tie, tied
 from ..trained import Trained
 from .ready import Ready, call
 from .series import BatchSeries
-from .sizes import Make, Sizes
+from .sizes import Make, Sizes, form_of, sized
 from .specialized import specialized
 
 PLANS = 16  # per program; the least recently used goes
@@ -130,19 +131,21 @@ class Making:
             draw: number of the micro-batch, of which the random numbers depend.
             values: names of outputs and inner values that are returned too.
         """
-        kind, given, make, form = self._of_micro_batch(batch, first, draw, values)
-        ready = self._ready(kind, given, make, form) if self.sums is None else self._marked(kind, given, make, form)
+        kind, given, make, decided = self._of_micro_batch(batch, first, draw, values)
+        ready = (
+            self._ready(kind, given, make, decided) if self.sums is None else self._marked(kind, given, make, decided)
+        )
         return ready, given
 
     @decided_again
     def profiled(self, batch: Mapping[str, Array]) -> tuple[Program, Mapping[str, Array]]:
         """Likewise of a first micro-batch, planned for its sizes alone."""
-        kind, given, make, form = self._of_micro_batch(batch, True, 0, ())
-        return self._marked(kind, given, make, form), given
+        kind, given, make, decided = self._of_micro_batch(batch, True, 0, ())
+        return self._marked(kind, given, make, decided), given
 
-    def _marked(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, form: Form) -> Program:
+    def _marked(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Decided) -> Program:
         """The program for the sizes of a batch alone, in which sums of gradients begin where they can."""
-        program = self._program(kind, batch, make, form)
+        program = self._program(kind, batch, make, decided)
         if self.sums is not None and program.marks is None and not program.plan.asynchronous:
             names = {ACCUMULATOR + name: name for name in self.sums.trained}
             uses = {names[key]: position for key, position in last_uses(program.plan, names).items()}
@@ -152,7 +155,7 @@ class Making:
 
     def _of_micro_batch(
         self, given: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...]
-    ) -> tuple[tuple[Any, ...], Mapping[str, Array], Make, Form]:
+    ) -> tuple[tuple[Any, ...], Mapping[str, Array], Make, Decided]:
         batch, decided = self._in_training({**given, **self._drawn(draw)}, first)
         resolved = self._resolve(given, decided) if self.trained.owners is None else None
 
@@ -161,7 +164,7 @@ class Making:
                 return resolved
             return self._joint(given, decided, sizes, first, values, self.frozen)
 
-        return ("joint", first, *values), batch, make, decided.form
+        return ("joint", first, *values), batch, make, decided
 
     @decided_again
     def step(self, given: Mapping[str, Array], draw: int, frozen: frozenset[int]) -> tuple[Ready, Mapping[str, Array]]:
@@ -181,7 +184,7 @@ class Making:
             joint = joint or self._joint(given, decided, sizes, True, (), self.frozen, passing=True)
             return self._graphs.step(joint, self.names, frozen, self.as_ready)
 
-        return self._ready(("step", *_without(frozen)), batch, make, decided.form), batch
+        return self._ready(("step", *_without(frozen)), batch, make, decided), batch
 
     def optimizer(
         self, hyper: Array, weight: float, frozen: frozenset[int], squares: float | None
@@ -207,9 +210,9 @@ class Making:
         given, decided = self._in_inference(batch, averages)
 
         def make(sizes: Sizes) -> Graph:
-            return self._graphs.evaluation(self._bound(decided, batch, sizes), _of(sizes, batch), averages)
+            return self._graphs.evaluation(self._bound(decided, batch, sizes), sizes.of(batch), averages)
 
-        return self._ready(("evaluate", *_averaged(averages)), given, make, decided.form), given
+        return self._ready(("evaluate", *_averaged(averages)), given, make, decided), given
 
     @decided_again
     def prediction(self, arguments: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
@@ -220,7 +223,7 @@ class Making:
         def make(sizes: Sizes) -> Graph:
             return reading(self._bound(decided, arguments, sizes), averages)
 
-        return self._ready(("predict", *_averaged(averages)), given, make, decided.form), given
+        return self._ready(("predict", *_averaged(averages)), given, make, decided), given
 
     # ---- how they are made ----------------------------------------------------------------------------
 
@@ -238,10 +241,10 @@ class Making:
         return {**batch, **decided.arguments}, decided
 
     def _bound(self, decided: Decided, batch: Mapping[str, Array], sizes: Sizes) -> Graph:
-        """The model's graph for a batch, or for the sizes of a series."""
-        if sizes.graph is not None:  # no data decides about its sizes
-            return bind(sizes.graph, sizes.named, self.engine.registry.reference_kernels)
-        return self._data.bound(decided, batch)
+        """The model's graph for a batch, whose sizes may be traced, or for those of a series."""
+        graph = decided.source.graph if active() is not None else sizes.graph
+        kernels = self.engine.registry.reference_kernels
+        return self._data.bound(decided, batch) if graph is None else bind(graph, sizes.named, kernels)
 
     def _drawn(self, draw: int) -> dict[str, Array]:
         """What a micro-batch reads beside its batch."""
@@ -270,7 +273,7 @@ class Making:
         wanted = [name for name in self.trained.wanted if name not in frozen]
         connected = self._data.connected(decided, wanted, self._read).union(self.trained.reached).intersection(wanted)
         always = {v.name: v.type for v in self.graph.initializers if v.name in connected}
-        joint = self._graphs.joint(bound, _of(sizes, batch), wanted, first, passing, always)
+        joint = self._graphs.joint(bound, sizes.of(batch), wanted, first, passing, always)
         if not frozen:
             self.trained.reached = joint.reached
         return joint.graph
@@ -284,26 +287,32 @@ class Making:
         self.trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
         return graph
 
-    def _ready(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Form) -> Ready:
+    def _ready(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Decided) -> Ready:
         """The program of a kind for a batch: one that is kept, a plan of a series, or one that is made."""
-        program = self.engine.find(kind, _form(batch, decided))
+        program = self.engine.find(kind, form_of(batch, decided.form))
         if program is not None:
             return program
-        series = None if decided else self._series
+        series = None if decided.form else self._series
         member = None if series is None else series.member(kind, types_of(batch), make)
         return self._program(kind, batch, make, decided) if member is None else member
 
-    def _program(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Form = ()) -> Program:
+    def _program(
+        self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Decided | None = None
+    ) -> Program:
         """The program of a kind for the sizes of a batch alone."""
 
         def build() -> Program:
-            return self._built(make(Sizes({}, types_of(batch))))
+            types, found = types_of(batch), None
+            if decided is not None:
+                of, names = decided.source, self._data.named(decided, batch)
+                found = sized((kind, of), of.graph.inputs, types, names, lambda sizes: _complete(make(sizes)))
+            return self._built(found or _complete(make(Sizes({}, types))))
 
-        return self.engine.program(kind, _form(batch, decided), build)
+        return self.engine.program(kind, form_of(batch, decided.form if decided else ()), build)
 
-    def _built(self, graph: Graph) -> Program:
-        """The program of a bound graph, over the tensors that training changes."""
-        made = self.engine.build(_complete(graph), mutable=self.trained.changed(), **self._tensors())
+    def _built(self, graph: Graph | Sized) -> Program:
+        """The program of a bound graph without dead nodes, over the tensors that training changes."""
+        made = self.engine.build(graph, mutable=self.trained.changed(), **self._tensors())
         self.trained.drop_loaded()
         return made
 
@@ -323,15 +332,6 @@ class Making:
         """Where a program finds its tensors, for ``Engine.build``."""
         scratch = None if lie_apart() else self._scratch
         return {"owners": self.trained.all_owners(), "newest": self.trained.initial, "scratch": scratch}
-
-
-def _of(sizes: Sizes, batch: Mapping[str, Array]) -> dict[str, TensorType]:
-    """The types of the entries of a batch at these sizes."""
-    return {name: sizes.types[name] for name in batch}
-
-
-def _form(batch: Mapping[str, Array], decided: Form) -> tuple[Hashable, ...]:
-    return (tuple((name, array.shape) for name, array in batch.items()), *decided)
 
 
 def _complete(graph: Graph) -> Graph:

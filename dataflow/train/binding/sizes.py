@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...ir.graph import Graph
-from ...ir.types import TensorType
+from ...ir.types import Array, TensorType
+from ...ir.value import Value
+from ...lower.templates import Sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,47 @@ class Sizes:
     graph: Graph | None = None
     varying: frozenset[str] = frozenset()
 
+    def of(self, names: Iterable[str]) -> dict[str, TensorType]:
+        """The types of some entries."""
+        return {name: self.types[name] for name in names}
+
 
 Make: TypeAlias = Callable[[Sizes], Graph]
 """``make(sizes)``: a graph of training, every dim an int."""
+
+
+def form_of(batch: Mapping[str, Array], decided: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """What tells a program for a batch from others of its kind; ``decided`` by the data."""
+    return (tuple((name, array.shape) for name, array in batch.items()), *decided)
+
+
+def sized(
+    kind: Hashable, inputs: Iterable[Value], types: Mapping[str, TensorType], named: Mapping[str, int], make: Make
+) -> Sized | None:
+    """What makes a graph for the sizes of a batch and for others; None where no size has a name.
+
+    Args:
+        kind: of the graph.
+        inputs: the model's, of named sizes.
+        types: of the entries of the batch.
+        named: all sizes that have names.
+        make: makes the graph.
+    """
+    declared = {value.name: value.type for value in inputs}
+    # Each axis of what the model doesn't read has a name of its own.
+    axes = {name: [f"{name}/{axis}" for axis in range(t.rank)] for name, t in types.items() if name not in declared}
+    others = {axis: size for name, own in axes.items() for axis, size in zip(own, types[name].sizes, strict=True)}
+    if not named or not others.keys().isdisjoint(named):
+        return None
+
+    def made(at: Mapping[str, Any]) -> Graph:
+        entries = {}
+        for name, t in types.items():
+            of_model = name in declared
+            entries[name] = (
+                declared[name].bind(at) if of_model else TensorType(t.dtype, tuple([at[a] for a in axes[name]]))
+            )
+        return make(Sizes({name: at[name] for name in named}, entries))
+
+    entries = tuple((name, t.dtype.name, t.rank) for name, t in types.items())
+    return Sized((kind, entries), {**named, **others}, made)

@@ -1,0 +1,105 @@
+"""What a graph is lowered to, for other sizes than those that it was made for: with other numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ir.graph import Initializer
+from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage, Stored
+from ..ir.substitution import Substitution
+from ..ir.tracing import Trace
+
+
+class Template:
+    """What was lowered for traced sizes.
+
+    Args:
+        trace: what was decided meanwhile.
+        lowered: of traced sizes.
+        initial: the first data of what is stored, which is of no size.
+    """
+
+    def __init__(self, trace: Trace, lowered: Lowered, initial: Mapping[str, Initializer]) -> None:
+        self._trace, self._lowered, self.initial = trace, lowered, dict(initial)
+        made = _Lowering(trace.numbers)
+        self.first = made.lowered(lowered)  # for the sizes of the trace
+        self._fixed = {key: value for key, value in made.known.items() if id(value) == key}
+
+    def at(self, sizes: Mapping[str, int]) -> Lowered | None:
+        """The same for other sizes; None where something is decided otherwise."""
+        if not self._trace.holds(sizes):
+            return None
+        made = _Lowering(sizes, self._fixed)
+        for question, about, answer in self._trace.asked.values():
+            if question(made.node(about)) != answer:
+                return None
+        return made.lowered(self._lowered)
+
+
+class _Lowering(Substitution):
+    """Makes what was lowered anew."""
+
+    def lowered(self, of: Lowered) -> Lowered:
+        """All of it."""
+        return Lowered(
+            tuple([self.made(item, self._item) for item in of.items]),
+            self._named(of.inputs),
+            self._named(of.outputs),
+            {key: self.made(stored, self._stored) for key, stored in of.stored.items()},
+            tuple([(self._base_of(after), self._base_of(before)) for after, before in of.states]),
+            of.stages,
+            of.fallbacks,
+            of.state,
+            of.again,
+        )
+
+    def _named(self, of: Mapping[str, Storage]) -> dict[str, Storage]:
+        return {name: self._storage_of(storage) for name, storage in of.items()}
+
+    def _stored(self, of: Stored) -> Stored:
+        storage = self._storage_of(of.storage)
+        return of if storage is of.storage else Stored(of.name, storage, of.passes)
+
+    def _base_of(self, of: BaseTensor) -> BaseTensor:
+        return self.made(of, self._base)
+
+    def _base(self, of: BaseTensor) -> BaseTensor:
+        type_ = self.type(of.type)
+        return of if type_ is of.type else BaseTensor(of.number, of.name, type_, of.memory, of.kind)
+
+    def _storage_of(self, of: Storage) -> Storage:
+        return self.made(of, self._storage)
+
+    def _storage(self, of: Storage) -> Storage:
+        base, type_, strides = self._base_of(of.base), self.type(of.type), self.sizes(of.strides)
+        moves = of.offset, of.iteration_stride, of.buffer_stride
+        found = self.sizes(moves)
+        if base is of.base and type_ is of.type and strides is of.strides and found is moves:
+            return of
+        return Storage(base, found[0], strides, type_, found[1], found[2])
+
+    def _storages(self, of: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([None if s is None else self._storage_of(s) for s in of])
+
+    def _item(self, of: LoweredItem) -> LoweredItem:
+        if isinstance(of, Move):
+            return Move(self._storage_of(of.source), self._storage_of(of.target), of.from_device, of.to_device, of.name)
+        node, inputs, outputs = self.node(of.node), self._storages(of.inputs), self._storages(of.outputs)
+        if isinstance(of, LoweredNode):
+            same = node is of.node and all(
+                a is b for a, b in zip(inputs + outputs, of.inputs + of.outputs, strict=True)
+            )
+            return of if same else LoweredNode(node, of.device, of.kernel, inputs, outputs)
+        return Loop(
+            node,
+            of.device,
+            tuple([self._item(item) for item in of.items]),  # type: ignore[misc]
+            self.size(of.iterations),
+            inputs,
+            outputs,
+            of.kind,
+            of.when,
+            self._storages(of.control),
+            self._storages(of.counts),
+        )
