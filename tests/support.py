@@ -10,7 +10,9 @@ import pytest
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow.ir.kernel import Targets
 from dataflow.plugin import hookimpl
+from dataflow.plugin.registry import load
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -44,6 +46,12 @@ def run(build, *arrays, **options):
     """The result of ``graph_of`` on the device cpu."""
     graph, feeds = graph_of(build, *arrays)
     return df.Session(df.Model(graph), devices=["cpu"], **options).run(feeds)["y"]
+
+
+def targets_of(*names):
+    """For passes: one device with NumPy's kernels of some ops."""
+    kernels = {name: load().kernels["numpy"][name] for name in names}
+    return Targets({"numpy": kernels}, order=lambda node: ("numpy",), pin=lambda node: "")
 
 
 def ops_of(plan):

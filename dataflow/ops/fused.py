@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import InputError
-from ..ir.op import REQUIRED, Op, Pattern
+from ..ir.op import REQUIRED, MultiOp, Op, Pattern
 from ..ir.types import TensorType, float32
 from ..ir.value import Value
 from . import activation, arithmetic, reduce
@@ -22,6 +22,7 @@ from .conv import conv
 from .infer import broadcast_shape, need
 from .linalg import matmul
 from .pool import max_pool
+from .reduce import reduce_sum
 
 
 def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> TensorType:
@@ -295,4 +296,42 @@ fused_elementwise = Op(
     "last one. With trailing axes the last step is a reduction over so many, of what the step before it gives",
 )
 
-OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise)
+
+def _other_axes(kept: int, rank: int) -> tuple[int, ...]:
+    need(
+        0 <= kept < rank, f"fused_elementwise_sums: kept is {kept}; expected an axis, of {rank}, counted from the front"
+    )
+    return tuple(axis for axis in range(rank) if axis != kept)
+
+
+def _sums_infer(
+    *types: TensorType, program: Sequence[int], trailing: int, keepdims: bool, kept: int
+) -> tuple[TensorType, TensorType]:
+    need(trailing == 0, "fused_elementwise_sums: the program of the first result ends with no reduction")
+    y = _program_infer(*types, program=program, trailing=0, keepdims=False)
+    sums = reduce_sum.infer(y, axes=_other_axes(kept, y.rank), keepdims=keepdims)
+    assert isinstance(sums, TensorType)
+    return y, sums
+
+
+def _program_sums(*inputs: Value, program: Sequence[int], trailing: int, keepdims: bool, kept: int) -> Any:
+    y = _program(*inputs, program=program, trailing=trailing, keepdims=False)
+    return y, reduce_sum(y, axes=_other_axes(kept, y.type.rank), keepdims=keepdims)
+
+
+fused_elementwise_sums = MultiOp(
+    "fused_elementwise_sums",
+    ("inputs*",),
+    _sums_infer,
+    outputs=("y", "sums"),
+    attributes={**fused_elementwise.attributes, "kept": REQUIRED},
+    decompose=_program_sums,
+    cost=lambda node: _program_cost(node) + node.outputs[0].type.elements,
+    doc="``fused_elementwise`` with no reduction at its end, and the sum of its result over all axes but ``kept``, "
+    "with axes of size 1 in their place if ``keepdims``",
+)
+
+OPS = (
+    matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise,
+    fused_elementwise_sums,
+)  # fmt: skip

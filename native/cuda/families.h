@@ -16,6 +16,7 @@
   X(cudnn)                                                                                         \
   X(dynamic_shape)                                                                                 \
   X(fused_elementwise)                                                                             \
+  X(fused_elementwise_sums)                                                                        \
   X(gather)                                                                                        \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \

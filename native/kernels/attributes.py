@@ -42,6 +42,7 @@ ALIKE = (
     ("max_roi_pool", "max_roi_pool_grad"),
     ("grid_sample", "grid_sample_grad_input", "grid_sample_grad_grid"),
     ("attention", "attention_grad"),
+    ("fused_elementwise", "fused_elementwise_sums"),
 )
 
 TEXT = """\

@@ -40,6 +40,12 @@ def _program(attributes: Attributes, *inputs: Array) -> Array:
     return values[-1]
 
 
+def _program_sums(attributes: Attributes, *inputs: Array) -> tuple[Array, Array]:
+    y = _program(attributes, *inputs)
+    axes = tuple(axis for axis in range(y.ndim) if axis != attributes["kept"])
+    return y, np.asarray(reduce.KERNELS["reduce_sum"]({"axes": axes, "keepdims": attributes["keepdims"]}, y))
+
+
 KERNELS: dict[str, Code] = {
     "matmul_bias": _matmul_bias,
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
@@ -48,4 +54,5 @@ KERNELS: dict[str, Code] = {
     "conv_relu_max_pool": _conv_relu_max_pool,
     "add_relu": lambda attributes, a, b: _relu(a + b),
     "fused_elementwise": _program,
+    "fused_elementwise_sums": _program_sums,
 }

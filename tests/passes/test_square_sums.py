@@ -3,20 +3,13 @@
 import numpy as np
 
 import dataflow as df
-from dataflow.ir.kernel import Targets
 from dataflow.passes.training.square_sums import join_square_sums
-from dataflow.plugin.registry import load
+from tests.support import targets_of
 
 ops = df.ops
 
 
-def targets(*names):
-    """One device that takes what NumPy takes, of some ops."""
-    kernels = {name: load().kernels["numpy"][name] for name in names}
-    return Targets({"numpy": kernels}, order=lambda node: ("numpy",), pin=lambda node: "")
-
-
-JOINING = targets("square_sum", "square_sums")
+JOINING = targets_of("square_sum", "square_sums")
 
 
 def graph_of(kept=3, read=False):
@@ -55,4 +48,4 @@ def test_what_would_be_held_for_it_or_is_read_between_ends_a_chain():
 
 def test_without_a_kernel_for_many_they_stay():
     graph = graph_of()
-    assert join_square_sums(graph, targets("square_sum")) is graph
+    assert join_square_sums(graph, targets_of("square_sum")) is graph

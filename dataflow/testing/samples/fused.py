@@ -45,6 +45,24 @@ def _programs() -> list[Sample]:
     return rows
 
 
+def _sums() -> list[Sample]:
+    """Rows that end where tiles of a warp do and elsewhere, several in a tile, none, and operands that broadcast."""
+    masked = program(("add", 0, 1), ("relu_grad", 3, 2))
+    rows: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+        ((2, 3, 7, 7), (2, 3, 7, 7), 1), ((2, 3, 8, 16), (3, 1, 1), 1), ((3, 5, 37), (1,), 1), ((40, 300), (300,), 0),
+        ((2, 2, 33, 100), (2, 1, 1, 100), 1), ((0, 3, 40), (3, 1), 1), ((1, 2, 5000), (1, 2, 1), 1),
+    )  # fmt: skip
+    return [
+        Sample(
+            ops.fused_elementwise_sums,
+            (x(*a), x(*b), x(*a)),
+            {"program": masked, "kept": kept, "keepdims": index % 2},
+            gradient=(0, 1) if a == (3, 5, 37) else (),
+        )
+        for index, (a, b, kept) in enumerate(rows)
+    ]
+
+
 def _patterns() -> list[Sample]:
     rows = []
     for a, b in (((3, 5), (5, 7)), ((1, 1), (1, 1)), ((0, 5), (5, 3)), ((3, 0), (0, 4)), ((17, 33), (33, 15))):
@@ -99,4 +117,4 @@ def _long() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _programs() + _patterns() + _long()
+SAMPLES: list[Sample] = _programs() + _sums() + _patterns() + _long()

@@ -1,7 +1,7 @@
 /* fused/elementwise.cu: fused_elementwise, programs of elementwise ops in one pass over memory:
  * each input is read once, the result is written once; a reduction at the end is computed in the
  * order of reduce/reduce.h, and what it reads is never in memory. */
-#include "fused/program.h"
+#include "fused/chunks.h"
 #include "reduce/reduce.h"
 
 #include <new>
@@ -14,61 +14,11 @@ struct prepared_program {
 
 /* ---- A result per element ------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void store(float *out, int64_t n, const df_fused &f,
-                                             const df_fused_span &span,
-                                             const float (&v)[DF_FUSED_ELEMENTS]) {
-#pragma unroll
-  for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR) {
-    if (f.vector && span.index(e) + DF_FUSED_VECTOR <= n) {
-      *reinterpret_cast<float4 *>(out + span.index(e)) = float4{v[e], v[e + 1], v[e + 2], v[e + 3]};
-      continue;
-    }
-#pragma unroll
-    for (int k = e; k < e + DF_FUSED_VECTOR; k++)
-      if (span.index(k) < n)
-        out[span.index(k)] = v[k];
-  }
-}
-
 __global__ void __launch_bounds__(DF_BLOCK, 4)
     compute_program(float *out, int64_t n, const __grid_constant__ df_fused f) {
-  DF_SHARED(float, shared);
-  const int64_t threads = blockDim.x;
-  const int64_t chunk = threads * DF_FUSED_ELEMENTS; /* elements of the block at a time */
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * f.chunks * chunk,
-                end = df_min(n, begin + f.chunks * chunk);
-  df_fused_span span = f.vector ? df_fused_span{begin + threadIdx.x * DF_FUSED_VECTOR,
-                                                threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
-                                : df_fused_span{begin + threadIdx.x, threads, n, 1};
-  float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
-  df_fused_fetch_numbers(f, numbers);
-  int shift = f.slots;
-  span.at -= chunk;
-  /* In the first iteration there is nothing to compute yet. */
-#pragma unroll 1
-  for (int64_t i = begin - chunk; i < end; i += chunk) {
-    df_fused_span next = span;
-    next.at += chunk;
-    if (i + chunk < end)
-      df_fused_fetch(f, next, f.slots - shift, own);
-    __pipeline_commit();
-    if (i >= begin) {
-      __pipeline_wait_prior(1);
-      float v[DF_FUSED_ELEMENTS] = {};
-      df_fused_run(f, shift, own, numbers, v);
-      store(out, n, f, span, v);
-    }
-    span = next;
-    shift = f.slots - shift;
-  }
-}
-
-/* The most threads whose slots fit into the shared memory that every card gives. */
-static unsigned threads_of(const df_fused &f) {
-  unsigned threads = DF_BLOCK;
-  while (df_fused_bytes(f, threads) > DF_FUSED_SHARED)
-    threads /= 2;
-  return threads;
+  df_fused_chunks(n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
+    df_fused_store(out, n, f, span, v);
+  });
 }
 
 static df_status run_program(const df_call *call) {
@@ -83,11 +33,8 @@ static df_status run_program(const df_call *call) {
                     to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
   if (status)
     return status;
-  const unsigned threads = threads_of(f);
-  const int64_t chunk = int64_t{threads} * DF_FUSED_ELEMENTS;
-  f.chunks = static_cast<int32_t>(
-      df_min(df_max(df_divide_up(n, chunk * DF_FUSED_BLOCKS), 1), DF_FUSED_CHUNKS));
-  return DF_LAUNCH(call, compute_program, df_blocks(n, chunk * f.chunks), threads,
+  const unsigned threads = df_fused_threads(f), blocks = df_fused_blocks(&f, n, threads);
+  return DF_LAUNCH(call, compute_program, blocks, threads,
                    static_cast<size_t>(df_fused_bytes(f, threads)), out, n, f);
 }
 

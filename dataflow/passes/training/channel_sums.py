@@ -1,0 +1,67 @@
+"""Graph -> Graph: the sum over all axes but one of what elementwise ops give is computed with it, where a device does.
+
+The gradient of a bias is such a sum: it would read again what has just been written.
+"""
+
+from __future__ import annotations
+
+from ...ir.graph import Graph, Node
+from ...ir.kernel import Targets
+from ...ir.op import Attribute
+from ...ir.types import float32
+from ...ir.value import Value
+from ...ops.fused import PROGRAM_OPS, fused_elementwise, fused_elementwise_sums, program
+from ...ops.reduce import reduce_sum
+from ..grouping import Groups
+
+
+def sum_with_elementwise(graph: Graph, targets: Targets) -> Graph:
+    """The graph with ``fused_elementwise_sums`` for elementwise ops of float32 and one sum of what they give.
+
+    Runs behind ``fuse_elementwise``, whose groups it takes as they are.
+    """
+    if not targets.offer(fused_elementwise_sums.name):
+        return graph
+    search = _Search(graph, targets)
+    for node in graph.nodes:
+        value = node.inputs[0] if node.op is reduce_sum else None
+        maker = search.makers.get(value) if value is not None else None
+        if maker is not None and maker not in search.taken:
+            search.join(maker, node)
+    return search.result()
+
+
+class _Search(Groups):
+    def join(self, maker: Node, total: Node) -> None:
+        """Lets one node stand for both, in the place of the first."""
+        steps, kept = _steps(maker), _kept(total)
+        if steps is None or kept is None or not self.together((maker, total)):
+            return
+        attributes = fused_elementwise_sums.complete(
+            {"program": steps, "keepdims": total.attributes["keepdims"], "kept": kept}
+        )
+        outputs = (maker.outputs[0], total.outputs[0])
+        made = Node(fused_elementwise_sums, maker.name, maker.inputs, outputs, attributes, (), maker.origin)
+        if self.targets.taker(made, maker) is not None:
+            self.take((maker, total), maker, made, maker)
+
+
+def _steps(node: Node) -> Attribute:
+    """The program of a node that gives as many elements as it computes; None where it is another."""
+    if node.op is fused_elementwise:
+        return None if node.attributes["trailing"] else node.attributes["program"]
+    alone = PROGRAM_OPS.get(node.op.name) is node.op and not node.attributes
+    values: list[Value | None] = [*node.inputs, node.outputs[0]]
+    if not alone or any(v is None or v.type.dtype != float32 for v in values):
+        return None
+    distinct = list(dict.fromkeys(node.inputs))
+    return program((node.op.name, *map(distinct.index, node.inputs))) if len(distinct) == len(node.inputs) else None
+
+
+def _kept(node: Node) -> int | None:
+    """The one axis that a sum leaves; None where it leaves several, or none."""
+    value = node.inputs[0]
+    assert value is not None
+    rank = value.type.rank
+    left = {*range(rank)} - {axis % rank for axis in node.attributes["axes"]}
+    return left.pop() if len(left) == 1 else None

@@ -1,0 +1,53 @@
+"""Sums per channel of what elementwise ops give are computed with it, and what doesn't fit stays apart."""
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.passes.training.channel_sums import sum_with_elementwise
+from tests.support import graph_of, targets_of
+
+ops = df.ops
+SHAPE = (2, 3, 5)
+X, Y = (np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32) for seed in (1, 2))
+SUMMING = targets_of("relu_grad", "tanh", "mul", "reduce_sum", "fused_elementwise_sums")
+
+
+def results(build, *arrays):
+    """The ops after the pass, once the result was compared with that of the graph before it."""
+    graph, feeds = graph_of(build, *arrays)
+    made = sum_with_elementwise(graph, SUMMING)
+    after, before = (df.Session(df.Model(g), devices=["numpy"], fold=False, fuse=False) for g in (made, graph))
+    np.testing.assert_array_equal(after.run(feeds)["y"], before.run(feeds)["y"])
+    return [node.op.name for node in made.nodes]
+
+
+def total(value, axes=(0, 2), keepdims=0):
+    """The sum per channel times what it is of: both are read."""
+    summed = ops.reduce_sum(value, axes=axes, keepdims=keepdims)
+    return ops.mul(value, summed if keepdims else ops.reshape(summed, shape=(1, 3, 1)))
+
+
+@pytest.mark.parametrize(("axes", "keepdims"), [((0, 2), 1), ((-1, 0), 0)])
+def test_a_sum_per_channel_is_computed_with_what_it_is_of(axes, keepdims):
+    found = results(lambda g, x, y: total(ops.relu_grad(x, y), axes, keepdims), X, Y)
+    assert found[0] == "fused_elementwise_sums"
+    assert "reduce_sum" not in found
+
+
+def test_only_one_sum_of_a_value_is():
+    found = results(lambda g, x: ops.mul(total(z := ops.tanh(x)), total(z, keepdims=1)), X)
+    assert found.count("fused_elementwise_sums") == found.count("reduce_sum") == 1
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x: total(x),  # nothing computes it
+        lambda g, x: ops.reduce_sum(ops.tanh(x), axes=(2,), keepdims=0),  # two axes are left
+        lambda g, x: ops.reduce_sum(ops.tanh(x), axes=(0, 1, 2), keepdims=0),  # none is
+        lambda g, x: ops.reduce_sum(ops.mul(x, x), axes=(0, 1), keepdims=0),  # it reads one operand twice
+    ],
+)
+def test_what_does_not_fit_stays(build):
+    assert "fused_elementwise_sums" not in results(build, X)
