@@ -14,6 +14,7 @@ from dataflow.plugin import Converter, Model, Specialize, eliminate_dead_code
 from .aliases import aliases_of
 from .converters import Table
 from .deferred import deferred_graph, specialized
+from .file.apart import taken_apart
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
@@ -77,6 +78,7 @@ def import_model(
     Raises:
         ModelError: operators are not known (all are listed), or a node doesn't fit.
     """
+    record, copies = taken_apart(record, path)
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path, table)
     freed = freed_of(record.graph, path) if free_batch else None
@@ -91,7 +93,7 @@ def import_model(
         )  # fmt: skip
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
-    source = Source(record.content, record.folder, record.external, types, kept, record.metadata)
+    source = Source(record.content, record.folder, record.external, types, kept, record.metadata, copies)
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more
         graph = eliminate_dead_code(graph)

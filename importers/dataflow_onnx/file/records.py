@@ -140,6 +140,23 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A stored tensor with the data of another one.
+
+    Attributes:
+        of: the file's tensor.
+        name: its own.
+        reader: the first result of the node that reads it instead; empty: it stands for an Identity node's result.
+        index: which operand it is.
+    """
+
+    of: str
+    name: str
+    reader: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """What saving needs of the file that a model came from.
 
@@ -150,6 +167,7 @@ class Source:
         types: of its stored tensors, by name.
         tensors: those of the file, when it has data in other files: these may be gone when it is saved.
         metadata: its texts by key.
+        copies: tensors that it has merged, see ``file.apart``.
     """
 
     content: Content = field(repr=False)
@@ -158,3 +176,4 @@ class Source:
     types: dict[str, TensorType] = field(repr=False)
     tensors: Mapping[str, Array] = field(repr=False)
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
+    copies: tuple[Copy, ...] = ()

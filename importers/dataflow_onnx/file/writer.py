@@ -15,6 +15,7 @@ from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Edited, Exporter, Model
 from dataflow.plugin import dtype as as_dtype
 
+from .apart import take_apart
 from .edited import apply_edits, types_after
 from .reader import external_bytes, inlined, read_bytes
 from .records import Array, Source
@@ -178,6 +179,8 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
         return None
     proto = onnx.ModelProto()
     proto.ParseFromString(source.content.to_bytes())
+    if source.copies:
+        proto = take_apart(proto, source.copies)
     if edits is not None:
         proto = apply_edits(proto, model.graph, edits)
     left = set(changed)

@@ -1,0 +1,100 @@
+"""Files in which an exporter merged tensors that begin alike: they train as those of a file that has each of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+
+
+def saved(path: Path, nodes: list[Any], arrays: dict[str, np.ndarray]) -> str:
+    """A file with an input x (n, 4, 5) and an output y (n, 4)."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "network", [x], [y], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return str(path)
+
+
+def weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {f"w{i}": random.standard_normal((4, 4, 1)).astype(np.float32) / 2 for i in range(2)}
+
+
+def normalized(path: Path, merged: str) -> str:
+    """Two convolutions with batch norms; ``merged``: as no exporter, PyTorch's older or its newer one writes them."""
+    nodes, h = [], "x"
+    arrays: dict[str, np.ndarray] = {**weights(), "norm0.weight": ONES, "norm0.bias": ZEROS}
+    for i in range(2):
+        names = {f"norm{i}.{n}": ONES if n.endswith(("weight", "var")) else ZEROS
+                 for n in ("weight", "bias", "running_mean", "running_var")}  # fmt: skip
+        for name, array in names.items():
+            kept = "norm0.weight" if array is ONES else "norm0.bias"
+            if not merged:
+                arrays[name] = array
+            elif merged == "behind identities" and name != kept:
+                nodes.append(helper.make_node("Identity", [kept], [name]))
+        read = [*names]
+        if merged == "read at once":
+            read = ["norm0.weight", "norm0.bias", "norm0.bias", "norm0.weight"]
+        nodes.append(helper.make_node("Conv", [h, f"w{i}"], [f"c{i}"]))
+        nodes.append(helper.make_node("BatchNormalization", [f"c{i}", *read], [f"n{i}"], name=f"norm{i}"))
+        nodes.append(helper.make_node("Relu", [f"n{i}"], [h := f"h{i}"]))
+    nodes.append(helper.make_node("ReduceMean", [h], ["y"], axes=[2], keepdims=0))
+    return saved(path, nodes, arrays)
+
+
+def trained(path: str) -> tuple[df.Model, list[float]]:
+    random = np.random.default_rng(1)
+    batch = {"x": random.standard_normal((6, 4, 5)).astype(np.float32), "labels": random.integers(0, 4, 6)}
+    model = df.load(path)
+    with df.Trainer(model, batch_norm="update", devices=["cpu"], optimizer=df.optim.SGD(lr=0.3)) as trainer:
+        return model, [trainer.step(batch) for _ in range(4)]
+
+
+@pytest.mark.parametrize("merged", ["behind identities", "read at once"])
+def test_what_was_merged_trains_apart_and_is_saved_so(tmp_path: Path, merged: str) -> None:
+    expected, losses = trained(normalized(tmp_path / "apart.onnx", ""))
+    model, found = trained(normalized(tmp_path / "merged.onnx", merged))
+    assert found == losses
+    assert model.parameters.keys() == expected.parameters.keys()
+    for name, parameter in expected.parameters.items():
+        np.testing.assert_array_equal(model.parameters[name].array, parameter.array)
+        assert model.parameters[name].trainable == parameter.trainable
+    assert np.ptp(model.parameters["norm1.bias"].array - model.parameters["norm0.bias"].array) > 0.01
+    df.save(model, str(tmp_path / "after.onnx"))
+    df.save(expected, str(tmp_path / "expected.onnx"))
+    x = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(np.float32)
+    results = [
+        onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+        for name in ("after.onnx", "expected.onnx")
+    ]
+    np.testing.assert_allclose(*results, rtol=1e-6)
+    again = df.load(str(tmp_path / "after.onnx"))
+    assert {name: p.array.tobytes() for name, p in again.parameters.items()} == {
+        name: p.array.tobytes() for name, p in model.parameters.items()
+    }
+
+
+def test_a_file_that_nobody_changed_keeps_its_bytes(tmp_path: Path) -> None:
+    path = normalized(tmp_path / "merged.onnx", "read at once")
+    df.save(df.load(path), str(tmp_path / "copy.onnx"))
+    assert (tmp_path / "copy.onnx").read_bytes() == Path(path).read_bytes()
+
+
+def test_layers_that_share_a_matrix_share_what_is_beside_it(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "bias"], ["c0"]),
+        helper.make_node("Conv", ["c0", "w0", "bias"], ["c1"]),
+        helper.make_node("ReduceMean", ["c1"], ["y"], axes=[2], keepdims=0),
+    ]
+    path = saved(tmp_path / "shared.onnx", nodes, {"w0": weights()["w0"], "bias": ZEROS})
+    assert df.load(path).parameters.keys() == {"w0", "bias"}
