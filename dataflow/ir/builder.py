@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from ..host.numbers import integer
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
+from .sized_data import sized_scalar
 from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
@@ -120,6 +121,15 @@ class GraphBuilder:
                 raise InputError(f"{checks.shown(number)} is no {dtype}: {error}") from None
             found = self._scalars[key] = self.constant(array, "scalar")
         return found
+
+    def scalar_of(self, size: int, number: Callable[[int], float], dtype: DType) -> Value:
+        """A rank-0 constant that is computed from a size."""
+        given: object = size
+        if type(given) is not Traced:
+            return self.scalar(number(size), dtype)
+        value = self.value("scalar", TensorType(dtype, ()))
+        self._initializers[value] = sized_scalar(given, number, dtype)
+        return value
 
     # ---- nodes --------------------------------------------------------------------------------------
 

@@ -64,13 +64,17 @@ class Substitution:
         shape = self.sizes(of.shape)
         return of if shape is of.shape else TensorType(of.dtype, shape)
 
+    def name(self, of: str) -> str:
+        """A name."""
+        return of
+
     def value(self, of: Value) -> Value:
         """A value of a finished graph."""
         return self.made(of, self._value)
 
     def _value(self, of: Value) -> Value:
-        type_ = self.type(of.type)
-        return of if type_ is of.type else Value(of.name, type_)
+        type_, name = self.type(of.type), self.name(of.name)
+        return of if type_ is of.type and name is of.name else Value(name, type_)
 
     def values(self, of: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
         """Several of them; the same tuple where none is another."""
@@ -85,10 +89,11 @@ class Substitution:
         inputs, outputs = self.values(of.inputs), self.values(of.outputs)
         attributes = self._attributes(of.attributes)
         bodies = tuple([self.graph(body) for body in of.bodies])
-        same = inputs is of.inputs and outputs is of.outputs and attributes is of.attributes
+        name = self.name(of.name)
+        same = inputs is of.inputs and outputs is of.outputs and attributes is of.attributes and name is of.name
         if same and all(map(_is, bodies, of.bodies)):
             return of
-        return Node(of.op, of.name, inputs, outputs, attributes, bodies, of.origin, of.pin)
+        return Node(of.op, name, inputs, outputs, attributes, bodies, of.origin, of.pin)
 
     def _attributes(self, of: Mapping[str, Any]) -> Mapping[str, Any]:
         found = {key: self.sizes(a) if type(a) is tuple else self.size(a) for key, a in of.items()}

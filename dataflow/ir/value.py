@@ -44,6 +44,9 @@ class Builder(Protocol):
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
 
+    def scalar_of(self, size: int, number: Callable[[int], float], dtype: DType) -> Value:
+        """A rank-0 constant that is computed from a size."""
+
     def initializer_of(self, value: Value) -> Any:
         """The stored tensor that a value is, or None."""
 

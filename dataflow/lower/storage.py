@@ -14,11 +14,14 @@ from ..ir.graph import Initializer, Node
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage, Stored
 from ..ir.operand import is_contiguous
+from ..ir.sized_data import SizedData
 from ..ir.tracing import key_of
-from ..ir.types import TensorType, contiguous_strides
+from ..ir.types import DType, TensorType, contiguous_strides
 from ..ir.value import Value
 from ..plugin.registry import Registry
 from .select import Selection
+
+SIZED = "sizes"  # ends what stands for the digest of data that depends on traced sizes
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class StorageTable:
         self._transferred: dict[tuple[BaseTensor, str], Storage] = {}
         self._copied: dict[Any, Storage] = {}  # by the elements of the source
         self._numbers = _Numbers()
+        self._sized: dict[Value, int] = {}  # numbers of constants that depend on traced sizes
 
     def new_base(
         self, name: str, type_: TensorType, memory: str, kind: Literal["input", "stored", "computed"]
@@ -91,7 +95,9 @@ class StorageTable:
         name = self._prefix + value.name
         if data.role == "constant" and value.name not in self.owners:
             # Programs share stored tensors by name, and each makes constants of its own: the data tells them apart.
-            name += "#" + _digest(value, data)
+            sized = isinstance(data, SizedData)  # whose digest is known when its sizes are
+            number = self._sized.setdefault(value, len(self._sized)) if sized else 0
+            name += f"#{number}{SIZED}" if sized else "#" + digest(value.type.dtype, data)
         key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.new_base(key, value.type, memory, "stored")
@@ -109,7 +115,7 @@ class StorageTable:
         choice = self.choices[node]
         inner = StorageTable(choice.bodies[index], (choice.device,), self.registry, {})
         inner._prefix = f"{node.name}/{index}/" if index else f"{node.name}/"
-        inner.stored, inner.data, inner._numbers = self.stored, self.data, self._numbers
+        inner.stored, inner.data, inner._numbers, inner._sized = self.stored, self.data, self._numbers, self._sized
         return inner
 
     def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
@@ -200,11 +206,11 @@ def _elements_of(storage: Storage) -> tuple[Any, ...]:
     return key_of(storage.base, storage.offset, storage.type.sizes, storage.strides, *moving)  # type: ignore[no-any-return]
 
 
-def _digest(value: Value, data: Initializer) -> str:
+def digest(dtype: DType, data: Initializer) -> str:
     """A few characters that tell data, type and shape from others."""
-    digest = xxhash.xxh3_128(str(TensorType(value.type.dtype, data.array.shape)).encode())
+    found = xxhash.xxh3_128(str(TensorType(dtype, data.array.shape)).encode())
     for array in (data.array, data.factor):
         if array is not None:
             plain = np.ascontiguousarray(array)
-            digest.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()[:12]
+            found.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()[:12]

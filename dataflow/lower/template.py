@@ -7,8 +7,10 @@ from typing import Any
 
 from ..ir.graph import Initializer
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage, Stored
+from ..ir.sized_data import SizedData
 from ..ir.substitution import Substitution
 from ..ir.tracing import Trace
+from .storage import SIZED, digest
 
 
 class Template:
@@ -17,28 +19,51 @@ class Template:
     Args:
         trace: what was decided meanwhile.
         lowered: of traced sizes.
-        initial: the first data of what is stored, which is of no size.
+        initial: the first data of what is stored.
+
+    Attributes:
+        first: for the sizes of the trace, what ``at`` gives.
     """
 
     def __init__(self, trace: Trace, lowered: Lowered, initial: Mapping[str, Initializer]) -> None:
-        self._trace, self._lowered, self.initial = trace, lowered, dict(initial)
+        self._trace, self._lowered, self._initial = trace, lowered, dict(initial)
         made = _Lowering(trace.numbers)
-        self.first = made.lowered(lowered)  # for the sizes of the trace
+        self.first = made.all_of(lowered, self._initial)
         self._fixed = {key: value for key, value in made.known.items() if id(value) == key}
 
-    def at(self, sizes: Mapping[str, int]) -> Lowered | None:
-        """The same for other sizes; None where something is decided otherwise."""
+    def at(self, sizes: Mapping[str, int]) -> tuple[Lowered, dict[str, Initializer]] | None:
+        """What is lowered for other sizes, and the first data; None where something is decided otherwise."""
         if not self._trace.holds(sizes):
             return None
         made = _Lowering(sizes, self._fixed)
         for question, about, answer in self._trace.asked.values():
             if question(made.node(about)) != answer:
                 return None
-        return made.lowered(self._lowered)
+        return made.all_of(self._lowered, self._initial)
 
 
 class _Lowering(Substitution):
     """Makes what was lowered anew."""
+
+    def __init__(self, sizes: Mapping[str, int], known: Mapping[int, Any] | None = None) -> None:
+        super().__init__(sizes, known)
+        self._digests: dict[str, str] = {}  # of constants that are others for these sizes, by what stands for them
+
+    def all_of(self, of: Lowered, initial: Mapping[str, Initializer]) -> tuple[Lowered, dict[str, Initializer]]:
+        """What was lowered, and the first data of what it stores."""
+        data = dict(initial)
+        for key, one in initial.items():
+            if isinstance(one, SizedData):
+                data[key] = one.at(self)
+                self._digests[key[key.rindex("#") :]] = "#" + digest(of.stored[key].storage.type.dtype, data[key])
+        return self.lowered(of), {self.name(key): one for key, one in data.items()} if self._digests else data
+
+    def name(self, of: str) -> str:
+        """A name, which may begin with that of a constant."""
+        if self._digests and SIZED in of:
+            for stands, found in self._digests.items():
+                of = of.replace(stands, found)
+        return of
 
     def lowered(self, of: Lowered) -> Lowered:
         """All of it."""
@@ -46,7 +71,7 @@ class _Lowering(Substitution):
             tuple([self.made(item, self._item) for item in of.items]),
             self._named(of.inputs),
             self._named(of.outputs),
-            {key: self.made(stored, self._stored) for key, stored in of.stored.items()},
+            {self.name(key): self.made(stored, self._stored) for key, stored in of.stored.items()},
             tuple([(self._base_of(after), self._base_of(before)) for after, before in of.states]),
             of.stages,
             of.fallbacks,
@@ -59,14 +84,15 @@ class _Lowering(Substitution):
 
     def _stored(self, of: Stored) -> Stored:
         storage = self._storage_of(of.storage)
-        return of if storage is of.storage else Stored(of.name, storage, of.passes)
+        return of if storage is of.storage else Stored(self.name(of.name), storage, of.passes)
 
     def _base_of(self, of: BaseTensor) -> BaseTensor:
         return self.made(of, self._base)
 
     def _base(self, of: BaseTensor) -> BaseTensor:
         type_ = self.type(of.type)
-        return of if type_ is of.type else BaseTensor(of.number, of.name, type_, of.memory, of.kind)
+        name = self.name(of.name)
+        return of if type_ is of.type and name is of.name else BaseTensor(of.number, name, type_, of.memory, of.kind)
 
     def _storage_of(self, of: Storage) -> Storage:
         return self.made(of, self._storage)

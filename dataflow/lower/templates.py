@@ -80,7 +80,7 @@ class Templates:
                 kind.templates.remove(template)
                 kind.templates.insert(0, template)
                 kind.waits = _FIRST_WAIT
-                return found, dict(template.initial)
+                return found
         kind.seen += 1
         if kind.seen > 1 and sized.sizes and not kind.wait:
             made = _traced(sized, lower)
@@ -88,7 +88,7 @@ class Templates:
                 kind.wait, kind.waits = kind.waits, 2 * kind.waits
             if made is not None:
                 kind.templates = [made, *kind.templates][:_KEPT]
-                return made.first, dict(made.initial)
+                return made.first[0], dict(made.first[1])
         kind.wait = max(kind.wait - 1, 0)
         return lower(sized.make(sized.sizes))
 

@@ -13,6 +13,7 @@ from ..ir.value import Value
 from .arithmetic import add, div, mul, sub
 from .cast import cast
 from .infer import (
+    builder_for,
     need,
     need_float,
     normal_axes,
@@ -51,7 +52,7 @@ def over_count(value: Value, x: Value, *, axes: Sequence[int], keepdims: bool) -
     if isinstance(count, Dim):  # counted in the graph: it folds away once the size is known
         ones = broadcast_to(scalar_like(x, 1), shape=x.type.shape)
         return div(value, reduce_sum(ones, axes=axes, keepdims=keepdims))
-    return mul(value, 1.0 / max(count, 1))
+    return mul(value, builder_for(value).scalar_of(max(count, 1), lambda n: 1.0 / n, value.type.dtype))
 
 
 def _extreme_gradient(node: Node, dy: Value) -> Value:

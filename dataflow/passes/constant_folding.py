@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..host.limits import hold, poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import Kernel
+from ..ir.sized_data import SizedData, frozen, sizes_in
+from ..ir.substitution import Substitution
+from ..ir.tracing import active
 from ..ir.types import Array
 from ..ir.value import Value
 
@@ -60,16 +64,18 @@ class _Folding:
     def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
         self.made: dict[Value, Initializer] = {}
         self._mutable = frozenset(mutable)
-        self._known: dict[Value, Array] = {
-            value: data.array for value, data in graph.initializers.items() if value.name not in mutable
+        self._known: dict[Value, Array | SizedData] = {
+            value: data if isinstance(data, SizedData) else data.array
+            for value, data in graph.initializers.items()
+            if value.name not in mutable
         }
         self._views: dict[Value, tuple[Node, Kernel]] = {}  # of what is known, not computed before somebody reads it
         self._readers = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
         self._readers.update(graph.outputs.values())
         self._readers.update(v for state in graph.states for v in (state.before, state.after))
-        stored = graph.initializers.values()
-        self._growth = _GROWTH + sum(data.array.nbytes for data in stored)
-        self._work = _WORK + _WORK_PER_ELEMENT * sum(data.array.size for data in stored)
+        stored = [value.type for value in graph.initializers]
+        self._growth = _GROWTH + sum(type_.nbytes for type_ in stored)
+        self._work = _WORK + _WORK_PER_ELEMENT * sum(type_.elements for type_ in stored)
 
     def allows(self, node: Node) -> bool:
         """Whether a node is constant, and may be folded."""
@@ -99,24 +105,29 @@ class _Folding:
             self._compute(node, kernel)
             self._read(node)
 
-    def _array(self, value: Value) -> Array:
+    def _array(self, value: Value) -> Array | SizedData:
         if value not in self._known:
             self._compute(*self._views.pop(value))
         return self._known[value]
 
     def _compute(self, node: Node, kernel: Kernel) -> None:
-        arrays = [None if v is None else self._array(v) for v in node.inputs]
-        with np.errstate(all="ignore"):  # infinities and NaN are results, as on a device
-            results = kernel.code(node.attributes, *arrays)
-        found = results if isinstance(results, tuple) else (results,)
-        for value, array in zip(node.outputs, found, strict=False):
+        sources = [None if v is None else self._array(v) for v in node.inputs]
+
+        def results(sizes: Substitution) -> list[Array]:
+            arrays = [source.compute(sizes) if isinstance(source, SizedData) else source for source in sources]
+            return _results(sizes.node(node), kernel, arrays)
+
+        trace = active()
+        sizes = [] if trace is None else [*sizes_in(node)]
+        sizes += [size for source in sources if isinstance(source, SizedData) for size in source.sizes]
+        found = results(Substitution({} if trace is None else trace.numbers))
+        for index, (value, array) in enumerate(zip(node.outputs, found, strict=False)):
             if value is not None:
-                data = np.asarray(array, value.type.dtype.numpy).view()
-                data.flags.writeable = False
-                self._known[value] = data
+                data = SizedData(functools.partial(_item, results, index), array, sizes) if sizes else None
+                self._known[value] = array if data is None else data
                 if node.op.view is None:
-                    self.made[value] = Initializer(data)
-                    hold(data.nbytes, node)
+                    self.made[value] = Initializer(array) if data is None else data
+                    hold(array.nbytes, node)
 
     def _read(self, node: Node) -> None:
         """Forgets results of which this node was the last reader."""
@@ -125,8 +136,21 @@ class _Folding:
                 continue
             self._readers[value] -= 1
             if not self._readers[value] and value in self.made:
-                hold(-self.made.pop(value).array.nbytes, node)
+                made = self.made.pop(value)
+                hold(-(made.now if isinstance(made, SizedData) else made.array).nbytes, node)
                 del self._known[value]
+
+
+def _item(results: Callable[[Substitution], list[Array]], index: int, sizes: Substitution) -> Array:
+    return results(sizes)[index]
+
+
+def _results(node: Node, kernel: Kernel, arrays: Sequence[Array | None]) -> list[Array]:
+    with np.errstate(all="ignore"):  # infinities and NaN are results, as on a device
+        results = kernel.code(node.attributes, *arrays)
+    several = results if isinstance(results, tuple) else (results,)
+    pairs = zip(node.outputs, several, strict=False)
+    return [frozen(np.asarray(a) if v is None else np.asarray(a, v.type.dtype.numpy)) for v, a in pairs]
 
 
 def _work(node: Node) -> int:
