@@ -22,8 +22,8 @@ from .value import Builder, Use, Value, builder_of
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
-_MOST = 1 << 63  # a whole number is below it
-_NUMBERS = frozenset({int})
+_PLAIN = 1 << 31  # almost all numbers are below it
+_INTEGERS = frozenset({int})
 _SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
@@ -171,7 +171,20 @@ class AnyOp:
         """
         if _SIMPLE.issuperset(map(type, given.values())):
             return dict(given)
-        return {key: value if type(value) in _SIMPLE else self._plain(key, value) for key, value in given.items()}
+        return {
+            key: value if type(value) in _SIMPLE or self._is_plain(key, value) else self._plain(key, value)
+            for key, value in given.items()
+        }
+
+    def _is_plain(self, key: str, value: Any) -> bool:
+        """Whether an attribute is a number of at most 32 bits, or a tuple of such, and as it should be."""
+        if type(value) is tuple:
+            known = _INTEGERS.issuperset(map(type, value)) and (
+                not value or -_PLAIN < min(value) <= max(value) < _PLAIN
+            )
+        else:
+            known = type(value) is int and -_PLAIN < value < _PLAIN
+        return known and type(self.attributes.get(key)) is not bool
 
     def _plain(self, key: str, value: Any) -> Attribute:
         if isinstance(self.attributes.get(key), bool):
@@ -179,13 +192,11 @@ class AnyOp:
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected a bool")
             return bool(value)
         if isinstance(value, (list, tuple)):
-            if _NUMBERS.issuperset(map(type, value)) and (not value or -_MOST <= min(value) <= max(value) < _MOST):
-                return tuple(value)
             return tuple([entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value])
         if type(value) is Traced:
             return value  # its bytes can be counted, so it has fewer bits
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            if not -_MOST <= value < _MOST:
+            if not -(1 << 63) <= value < 1 << 63:
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}, which takes over 64 bits")
             return int(value)
         if isinstance(value, np.floating):

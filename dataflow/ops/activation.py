@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ..errors import InputError
 from ..ir.graph import Node
 from ..ir.op import Decompose, Op, Pattern
 from ..ir.types import TensorType
@@ -99,7 +100,8 @@ def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
     result = floats_alike("celu")(x)
     with np.errstate(over="ignore", under="ignore"):
         held = math.fabs(float(np.asarray(alpha).astype(x.dtype.numpy)))
-    need(0.0 < held < math.inf, f"celu: alpha {alpha} is beyond {x.dtype.name}; cast x to float32")
+    if not (0.0 < held < math.inf):
+        raise InputError(f"celu: alpha {alpha} is beyond {x.dtype.name}; cast x to float32")
     return result
 
 
@@ -169,7 +171,8 @@ mish: Op = _composite("mish", lambda x: mul(x, tanh(softplus(x))), "y = x tanh(l
 
 
 def _gelu(x: Value, *, approximate: str) -> Value:
-    need(approximate in ("none", "tanh"), f"gelu: approximate={approximate!r}; expected 'none' or 'tanh'")
+    if approximate not in ("none", "tanh"):
+        raise InputError(f"gelu: approximate={approximate!r}; expected 'none' or 'tanh'")
     if approximate == "tanh":
         inner = mul(add(x, mul(mul(mul(x, x), x), 0.044715)), math.sqrt(2.0 / math.pi))
         gate = add(tanh(inner), 1.0)
@@ -242,7 +245,8 @@ def _prelu_infer(x: TensorType, slope: TensorType) -> TensorType:
     dtype = same_dtype("prelu", x, slope)
     shape = broadcast_shape("prelu", x.shape, slope.shape)
     fits = shape == x.shape or (len(shape) == x.rank and not (x.is_bound and slope.is_bound))
-    need(fits, f"prelu: slope {slope} doesn't broadcast to x, {x}")
+    if not fits:
+        raise InputError(f"prelu: slope {slope} doesn't broadcast to x, {x}")
     return TensorType(dtype, x.shape)
 
 

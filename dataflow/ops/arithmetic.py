@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..errors import InputError
 from ..ir.graph import Node
 from ..ir.op import Gradient, Infer, Op, same_type
 from ..ir.types import TensorType
@@ -13,7 +14,6 @@ from .infer import (
     broadcast,
     broadcast_shape,
     floats_alike,
-    need,
     need_real,
     numbers_alike,
     operand,
@@ -170,8 +170,8 @@ round_: Op = unary("round", _no_gradient, "the nearest whole number, halves to e
 
 def _clip_infer(x: TensorType, low: TensorType | None = None, high: TensorType | None = None) -> TensorType:
     for bound in (low, high):
-        if bound is not None:
-            need(bound.rank == 0 and bound.dtype == x.dtype, f"clip: bounds are scalars of {x.dtype}, got {bound}")
+        if bound is not None and not (bound.rank == 0 and bound.dtype == x.dtype):
+            raise InputError(f"clip: bounds are scalars of {x.dtype}, got {bound}")
     return x
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..errors import InputError
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Shape
 from ..ir.graph import Node
@@ -54,7 +55,10 @@ def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | Non
     if mask is not None:
         same_dtype("attention", q, mask)
         fits = fits and broadcast_shape("attention", scores.shape, mask.shape) == scores.shape
-    need(fits, f"attention: v is {v} and mask {mask}; they must not have more entries than the scores, {scores}")
+    if not fits:
+        raise InputError(
+            f"attention: v is {v} and mask {mask}; they must not have more entries than the scores, {scores}"
+        )
     return scores.shape
 
 
@@ -70,10 +74,12 @@ def _infer(
     softcap: float,
 ) -> tuple[TensorType, TensorType]:
     shape = _scores(q, kt, v, mask)
-    need(0 <= softcap < math.inf, f"attention: softcap is {softcap}; expected a number above 0, or 0 for none")
+    if not (0 <= softcap < math.inf):
+        raise InputError(f"attention: softcap is {softcap}; expected a number above 0, or 0 for none")
     y = (*shape[:-1], v.shape[-1])
     if transposed:
-        need(len(y) >= 4, f"attention: transposed is for four axes or more; the result is {y}")
+        if not (len(y) >= 4):
+            raise InputError(f"attention: transposed is for four axes or more; the result is {y}")
         y = tuple(y[axis] for axis in rows_first(len(y)))
     return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
@@ -271,7 +277,8 @@ def _linear_infer(
     need_float("linear_attention", *given)
     dtype = same_dtype("linear_attention", *given)
     ranks = (q.rank, k.rank, v.rank, state.rank) == (4, 3, 3, 3)
-    need(ranks, f"linear_attention: q is {q}, k {k}, v {v}, state {state}; expected 4, 3, 3 and 3 axes")
+    if not ranks:
+        raise InputError(f"linear_attention: q is {q}, k {k}, v {v}, state {state}; expected 4, 3, 3 and 3 axes")
     heads, length, size, width = *k.shape, v.shape[-1]
     expected = [(q, (heads, q.shape[1], length, size)), (v, (heads, length, width)), (state, (heads, size, width))]
     if decay is not None:
@@ -280,7 +287,10 @@ def _linear_infer(
         expected.append((beta, (heads, length, 1)))
     for type_, shape in expected:
         fits = TensorType(dtype, shape) == type_ or not type_.is_bound or not TensorType(dtype, shape).is_bound
-        need(fits, f"linear_attention: k is {k}, v {v}; an operand is {type_}, expected {TensorType(dtype, shape)}")
+        if not fits:
+            raise InputError(
+                f"linear_attention: k is {k}, v {v}; an operand is {type_}, expected {TensorType(dtype, shape)}"
+            )
     return TensorType(dtype, (heads, q.shape[1], length, width)), state
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from ..errors import InputError
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import DType, TensorType
 from ..ir.value import Value
-from .infer import need, operand
+from .infer import operand
 
 ROUND_MODES = ("up", "down", "nearest")
 
 
 def _cast_infer(x: TensorType, *, to: DType, saturate: bool, round_mode: str) -> TensorType:
-    need(isinstance(to, DType), f"cast: to={to!r} is no dtype, e.g. df.float32")
-    need("s" not in (x.dtype.kind, to.kind) or "c" not in (x.dtype.kind, to.kind), f"cast: {x} to {to} has no format")
-    need(x.dtype.kind != "c" or to.kind in "cb", f"cast: {x} to {to} would lose the imaginary parts")
-    need(round_mode in ROUND_MODES, f"cast: round_mode={round_mode!r}; expected one of {', '.join(ROUND_MODES)}")
+    if not isinstance(to, DType):
+        raise InputError(f"cast: to={to!r} is no dtype, e.g. df.float32")
+    if not ("s" not in (x.dtype.kind, to.kind) or "c" not in (x.dtype.kind, to.kind)):
+        raise InputError(f"cast: {x} to {to} has no format")
+    if not (x.dtype.kind != "c" or to.kind in "cb"):
+        raise InputError(f"cast: {x} to {to} would lose the imaginary parts")
+    if round_mode not in ROUND_MODES:
+        raise InputError(f"cast: round_mode={round_mode!r}; expected one of {', '.join(ROUND_MODES)}")
     return TensorType(to, x.shape)
 
 
@@ -42,8 +47,10 @@ cast: Op = Op(
 
 
 def _bitcast_infer(x: TensorType, *, to: DType) -> TensorType:
-    need(isinstance(to, DType), f"bitcast: to={to!r} is no dtype, e.g. df.int32")
-    need(x.dtype.bits == to.bits > 0, f"bitcast: {x} has elements of {x.dtype.bits} bits, {to} of {to.bits}")
+    if not isinstance(to, DType):
+        raise InputError(f"bitcast: to={to!r} is no dtype, e.g. df.int32")
+    if not (x.dtype.bits == to.bits > 0):
+        raise InputError(f"bitcast: {x} has elements of {x.dtype.bits} bits, {to} of {to.bits}")
     return TensorType(to, x.shape)
 
 

@@ -14,7 +14,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
-from .infer import alike, builder_for, need, need_number, need_shape, product, same_dtype
+from .infer import alike, builder_for, need_number, need_shape, product, same_dtype
 from .reduce import reduce_sum
 
 _ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
@@ -134,7 +134,8 @@ def _grad_input_infer(dy: TensorType, w: TensorType, *, input_shape: Shape, **at
     dtype = same_dtype("conv_grad_input", dy, w)
     sizes = _check("conv_grad_input", input_shape, w.shape, **attributes)
     fits = dy.shape == (input_shape[0], w.shape[0], *sizes)
-    need(fits or not dy.is_bound, f"conv_grad_input: dy is {dy}, the result of the convolution has {sizes} positions")
+    if not (fits or not dy.is_bound):
+        raise InputError(f"conv_grad_input: dy is {dy}, the result of the convolution has {sizes} positions")
     return TensorType(dtype, tuple(input_shape))
 
 
@@ -163,7 +164,8 @@ def _grad_weight_infer(x: TensorType, dy: TensorType, *, weight_shape: Shape, **
     dtype = same_dtype("conv_grad_weight", x, dy)
     sizes = _check("conv_grad_weight", x.shape, weight_shape, **attributes)
     fits = dy.shape == (x.shape[0], weight_shape[0], *sizes)
-    need(fits or not dy.is_bound, f"conv_grad_weight: dy is {dy}, the result of the convolution has {sizes} positions")
+    if not (fits or not dy.is_bound):
+        raise InputError(f"conv_grad_weight: dy is {dy}, the result of the convolution has {sizes} positions")
     return TensorType(dtype, tuple(weight_shape))
 
 
@@ -198,13 +200,15 @@ def _col2im_infer(
     spatial = len(image)
     need_number("col2im", x)
     need_shape("col2im", image)
-    need(x.rank == 3 and spatial >= 1, f"col2im: x is {x}, the image {tuple(image)}; expected (N, C taps, windows)")
+    if not (x.rank == 3 and spatial >= 1):
+        raise InputError(f"col2im: x is {x}, the image {tuple(image)}; expected (N, C taps, windows)")
     lists = (("kernel", kernel, 1), ("strides", strides, 1), ("pads", pads, 2), ("dilations", dilations, 1))
     check_window("col2im", spatial, *lists)
     taps = product(tuple(kernel))
     channels = x.shape[1] // taps
     fits = isinstance(channels, Dim) or channels * taps == x.shape[1]
-    need(fits, f"col2im: x is {x}; expected a multiple of the {taps} taps of kernel {tuple(kernel)}")
+    if not fits:
+        raise InputError(f"col2im: x is {x}; expected a multiple of the {taps} taps of kernel {tuple(kernel)}")
     counts = (
         window_size(n, kernel[i], strides[i], pads[i] + pads[i + spatial], dilations[i]) for i, n in enumerate(image)
     )

@@ -197,9 +197,11 @@ def program(*steps: tuple[Any, ...]) -> tuple[int, ...]:
     """
     numbers: list[int] = []
     for name, *operands in steps:
-        need(name in _CODES, f"fused_elementwise: {name!r} can't be a step")
+        if name not in _CODES:
+            raise InputError(f"fused_elementwise: {name!r} can't be a step")
         code = _CODES[name]
-        need(len(operands) == len(STEPS[code].inputs), f"fused_elementwise: step {name} {operands} doesn't fit the op")
+        if len(operands) != len(STEPS[code].inputs):
+            raise InputError(f"fused_elementwise: step {name} {operands} doesn't fit the op")
         numbers += [code, *operands]
     return tuple(numbers)
 
@@ -213,10 +215,12 @@ def program_steps(program: Sequence[int]) -> list[tuple[Op, list[int]]]:
     steps = []
     at = 0
     while at < len(program):
-        need(0 <= program[at] < len(STEPS), f"fused_elementwise: there is no op with number {program[at]}")
+        if not (0 <= program[at] < len(STEPS)):
+            raise InputError(f"fused_elementwise: there is no op with number {program[at]}")
         op = STEPS[program[at]]
         operands = list(program[at + 1 : at + 1 + len(op.inputs)])
-        need(len(operands) == len(op.inputs), f"fused_elementwise: the program ends within the step {op.name}")
+        if len(operands) != len(op.inputs):
+            raise InputError(f"fused_elementwise: the program ends within the step {op.name}")
         steps.append((op, operands))
         at += 1 + len(operands)
     need(bool(steps), "fused_elementwise: the program is empty")
@@ -235,14 +239,16 @@ def _parted_steps(program: Sequence[int], inputs: int, trailing: int) -> tuple[l
         reduction, operands = steps.pop()
         fits = steps and reduction.name in REDUCTIONS and operands == [inputs + len(steps) - 1]
         last = f"{reduction.name} {operands}"
-        need(bool(fits), f"fused_elementwise: {last} is no reduction of what the step before it gives")
+        if not bool(fits):
+            raise InputError(f"fused_elementwise: {last} is no reduction of what the step before it gives")
     for index, (op, operands) in enumerate(steps):
-        need(op.name in PROGRAM_OPS, f"fused_elementwise: {op.name!r} can't be a step with no axes to reduce")
+        if op.name not in PROGRAM_OPS:
+            raise InputError(f"fused_elementwise: {op.name!r} can't be a step with no axes to reduce")
         there = all(0 <= operand < inputs + index for operand in operands)
-        need(
-            there,
-            f"fused_elementwise: step {op.name} {operands} doesn't fit {inputs} inputs and {index} steps before it",
-        )
+        if not there:
+            raise InputError(
+                f"fused_elementwise: step {op.name} {operands} doesn't fit {inputs} inputs and {index} steps before it"
+            )
     return steps, reduction
 
 
@@ -264,7 +270,8 @@ def _program_infer(*types: TensorType, program: Sequence[int], trailing: int, ke
     )
     if last is None:
         return known[-1]
-    need(trailing <= len(shape), f"fused_elementwise: {trailing} axes can't be reduced of {shape}")
+    if not (trailing <= len(shape)):
+        raise InputError(f"fused_elementwise: {trailing} axes can't be reduced of {shape}")
     result = last.infer(known[-1], **_reduced(trailing, keepdims, len(shape)))
     assert isinstance(result, TensorType)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
@@ -13,7 +14,8 @@ from .infer import need, need_shape, normal_axis, same_dtype
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
-    need(indices.dtype.name in ("int32", "int64"), f"{name}: indices are {indices}; expected int32 or int64")
+    if indices.dtype.name not in ("int32", "int64"):
+        raise InputError(f"{name}: indices are {indices}; expected int32 or int64")
 
 
 def _gather_infer(x: TensorType, indices: TensorType, *, axis: int) -> TensorType:
@@ -40,9 +42,11 @@ gather: Op = Op(
 
 
 def _find_infer(x: TensorType, keys: TensorType) -> TensorType:
-    need(keys.rank == 1, f"find: keys are {keys}; expected a list")
+    if keys.rank != 1:
+        raise InputError(f"find: keys are {keys}; expected a list")
     same_dtype("find", x, keys)
-    need(x.dtype.kind != "c", f"find: {x.dtype} has no order")
+    if x.dtype.kind == "c":
+        raise InputError(f"find: {x.dtype} has no order")
     return TensorType(int64, x.shape)
 
 
@@ -58,13 +62,12 @@ find: Op = Op(
 def _index_add_infer(indices: TensorType, updates: TensorType, *, size: Size, axis: int) -> TensorType:
     _need_indices("index_add", indices)
     rank = updates.rank - indices.rank + 1
-    need(rank >= 1, f"index_add: updates {updates} have fewer axes than indices {indices}")
+    if not (rank >= 1):
+        raise InputError(f"index_add: updates {updates} have fewer axes than indices {indices}")
     at = normal_axis("index_add", axis, rank)
     inner = updates.shape[at : at + indices.rank]
-    need(
-        inner == indices.shape or not (updates.is_bound and indices.is_bound),
-        f"index_add: updates {updates} don't hold a row per index {indices} at axis {axis}",
-    )
+    if not (inner == indices.shape or not (updates.is_bound and indices.is_bound)):
+        raise InputError(f"index_add: updates {updates} don't hold a row per index {indices} at axis {axis}")
     return TensorType(updates.dtype, (*updates.shape[:at], size, *updates.shape[at + indices.rank :]))
 
 
@@ -79,7 +82,8 @@ index_add: Op = Op(
 
 
 def _one_hot_infer(indices: TensorType, *, depth: Size, axis: int, dtype: DType) -> TensorType:
-    need(indices.dtype.is_int, f"one_hot: indices are {indices}; expected integers")
+    if not indices.dtype.is_int:
+        raise InputError(f"one_hot: indices are {indices}; expected integers")
     at = normal_axis("one_hot", axis, indices.rank + 1)
     return TensorType(dtype, (*indices.shape[:at], depth, *indices.shape[at:]))
 
@@ -95,14 +99,16 @@ one_hot: Op = Op(
 
 def _need_number(name: str, dtype: DType, *numbers: Any) -> None:
     """Raises InputError where a number is none of ``dtype``: with integers, one that is not finite or too large."""
-    need(dtype.kind != "s", f"{name}: {dtype} has no numbers")
+    if dtype.kind == "s":
+        raise InputError(f"{name}: {dtype} has no numbers")
     if dtype.is_int:
         low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
         if dtype.kind == "u":
             low, high = 0, (1 << dtype.bits) - 1
         for number in numbers:
             fits = isinstance(number, Dim) or low <= number <= high
-            need(fits, f"{name}: {number} is no number of {dtype}, which has {low} to {high}")
+            if not fits:
+                raise InputError(f"{name}: {number} is no number of {dtype}, which has {low} to {high}")
 
 
 def _full_infer(*, shape: Shape, value: float, dtype: DType) -> TensorType:
@@ -124,7 +130,10 @@ def _range_infer(*, start: Any, limit: Any, delta: float, dtype: DType) -> Tenso
     numbers = [n for n in (start, limit, delta) if not isinstance(n, Dim)]
     need(delta != 0, "range_: delta is 0")
     held = all(-(2.0**63) <= n < 2.0**63 for n in numbers)
-    need(held, f"range_: start {start}, limit {limit} and delta {delta}; expected numbers that fit in 64 bits")
+    if not held:
+        raise InputError(
+            f"range_: start {start}, limit {limit} and delta {delta}; expected numbers that fit in 64 bits"
+        )
     count = -((start - limit) // delta)  # rounded up; a size where an end is named
     return TensorType(dtype, (count if isinstance(count, Dim) else max(0, int(count)),))
 

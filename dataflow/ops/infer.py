@@ -18,19 +18,13 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     Raises:
         InputError: the shapes don't fit.
     """
-    first = shapes[0]
-    for shape in shapes:
-        if shape is not first and shape != first:
-            break
-    else:
-        return tuple(first)
+    plain = _of_two(*shapes) if len(shapes) == 2 else None
+    if plain is not None:
+        return plain
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Size] = []
     for axis, sizes in enumerate(zip(*padded, strict=True)):
-        if all(size == sizes[0] for size in sizes):
-            result.append(sizes[0])
-            continue
         fixed = [n for n in sizes if not isinstance(n, Dim) and n != 1]
         other = next((n for n in fixed if n != fixed[0]), None)
         if other is not None:
@@ -38,6 +32,21 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
             raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {fixed[0]} and {other}")
         result.append(fixed[0] if fixed else broadcast_size(sizes))
     return tuple(result)
+
+
+def _of_two(a: Shape, b: Shape) -> Shape | None:
+    """What two shapes broadcast to, where that is the one or the other on each axis; None: it takes a closer look."""
+    if len(a) < len(b):
+        a, b = b, a
+    found, lead = list(a), len(a) - len(b)
+    for axis, other in enumerate(b, lead):
+        size = found[axis]
+        if other is size or (type(other) is int and (other == 1 or (type(size) is int and other == size))):
+            continue
+        if type(size) is not int or size != 1:
+            return None
+        found[axis] = other
+    return tuple(found)
 
 
 def same_dtype(name: str, *types: TensorType) -> DType:
@@ -91,9 +100,12 @@ def alike(name: str, *types: TensorType) -> TensorType:
     """
     first = types[0]
     for other in types[1:]:
+        if other is first or (other.dtype is first.dtype and other.shape == first.shape):
+            continue
         dims = zip(first.shape, other.shape, strict=False)
         fits = first.rank == other.rank and all(isinstance(a, Dim) or isinstance(b, Dim) or a == b for a, b in dims)
-        need(fits and first.dtype == other.dtype, f"{name}: operands are {first} and {other}; expected one type")
+        if not (fits and first.dtype == other.dtype):
+            raise InputError(f"{name}: operands are {first} and {other}; expected one type")
     return first
 
 
@@ -224,7 +236,8 @@ def need_no_cotangent(node: Node, *cotangents: Value | None) -> None:
 def need_bool(name: str, *types: TensorType) -> None:
     """Raises InputError where a type is not bool."""
     for type_ in types:
-        need(type_.dtype == bool_, f"{name}: expected bool, got {type_}; compare first, e.g. with df.ops.equal")
+        if type_.dtype != bool_:
+            raise InputError(f"{name}: expected bool, got {type_}; compare first, e.g. with df.ops.equal")
 
 
 def need_shape(name: str, shape: Shape) -> None:
@@ -237,13 +250,15 @@ def need_shape(name: str, shape: Shape) -> None:
 def need_number(name: str, *types: TensorType) -> None:
     """Raises InputError where a type is bool or string."""
     for type_ in types:
-        need(type_.dtype.kind not in "bs", f"{name}: expected numbers, got {type_}; use cast first")
+        if type_.dtype.kind in "bs":
+            raise InputError(f"{name}: expected numbers, got {type_}; use cast first")
 
 
 def need_real(name: str, *types: TensorType) -> None:
     """Raises InputError where a type is no integer and no real float."""
     for type_ in types:
-        need(type_.dtype.kind in "fiu", f"{name}: expected real numbers, got {type_}; use cast first")
+        if type_.dtype.kind not in "fiu":
+            raise InputError(f"{name}: expected real numbers, got {type_}; use cast first")
 
 
 def need_float(name: str, *types: TensorType | None) -> None:

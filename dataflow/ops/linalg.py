@@ -12,7 +12,7 @@ from ..ir.types import TensorType, bfloat16, float16, float32
 from ..ir.value import Value
 from .arithmetic import mul
 from .cast import cast
-from .infer import broadcast_shape, need, need_float, normal_axis, operand, product, same_dtype
+from .infer import broadcast_shape, need_float, normal_axis, operand, product, same_dtype
 from .shape import reshape, transpose
 
 
@@ -69,7 +69,8 @@ def _square(name: str, x: TensorType) -> None:
     need_float(name, x)
     sizes = x.shape[-2:]
     fits = len(sizes) == 2 and (sizes[0] == sizes[1] or any(isinstance(n, Dim) for n in sizes))
-    need(fits, f"{name}: expected square matrices along the last two axes, got {x}")
+    if not fits:
+        raise InputError(f"{name}: expected square matrices along the last two axes, got {x}")
 
 
 def _det_infer(x: TensorType) -> TensorType:
@@ -115,7 +116,8 @@ def _dft_infer(x: TensorType, *, axis: int, inverse: bool) -> TensorType:
     need_float("dft", x)
     at = normal_axis("dft", axis, x.rank)
     pairs = at < x.rank - 1 and (x.shape[-1] == 2 or isinstance(x.shape[-1], Dim))
-    need(pairs, f"dft: axis {axis} of {x}; expected pairs along the last axis, and to transform another one")
+    if not pairs:
+        raise InputError(f"dft: axis {axis} of {x}; expected pairs along the last axis, and to transform another one")
     return x
 
 

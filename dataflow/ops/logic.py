@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import InputError
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, bool_
-from .infer import broadcast_shape, compare, logical, need, need_bool, need_real, same_dtype, scalar_like
+from .infer import broadcast_shape, compare, logical, need_bool, need_real, same_dtype, scalar_like
 
 _EITHER = ((0, 0), (0, 1))
 
@@ -42,7 +43,8 @@ logical_not: Op = Op("logical_not", ("x",), _bools, inplace=((0, 0),), cheap=Tru
 def _integers(name: str) -> Any:
     def infer(*types: TensorType, **_: Any) -> TensorType:
         for type_ in types:
-            need(type_.dtype.is_int, f"{name}: expected integers, got {type_}")
+            if not type_.dtype.is_int:
+                raise InputError(f"{name}: expected integers, got {type_}")
         return TensorType(same_dtype(name, *types), broadcast_shape(name, *(type_.shape for type_ in types)))
 
     return infer

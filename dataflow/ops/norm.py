@@ -99,7 +99,8 @@ def _train_infer(
     need((known_mean is None) == (known_inverse is None), "batch_norm_train: both statistics are known, or neither is")
     if known_mean is not None and known_inverse is not None:
         _check_channels("batch_norm_train", x, mean=known_mean, inverse_deviation=known_inverse)
-    need(0 not in (x.shape[0], *x.shape[2:]), f"batch_norm_train: x is {x}; of no elements there is no mean")
+    if 0 in (x.shape[0], *x.shape[2:]):
+        raise InputError(f"batch_norm_train: x is {x}; of no elements there is no mean")
     return x, mean, variance, mean, variance
 
 
@@ -200,8 +201,10 @@ batch_norm_train_relu_grad: MultiOp = MultiOp(
 
 def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: float) -> tuple[TensorType, TensorType]:
     need_float("lrn", x)
-    need(x.rank >= 2, f"lrn: x is {x}; expected (N, C, ...)")
-    need(1 <= size <= MOST, f"lrn: size is {size}; expected 1 to {MOST}")
+    if not (x.rank >= 2):
+        raise InputError(f"lrn: x is {x}; expected (N, C, ...)")
+    if not (1 <= size <= MOST):
+        raise InputError(f"lrn: size is {size}; expected 1 to {MOST}")
     return x, x
 
 
@@ -257,7 +260,8 @@ def _layer_norm_infer(
         if vector is None:
             continue
         fits = vector.shape == row or not (x.is_bound and vector.is_bound)
-        need(fits and vector.dtype == x.dtype, f"layer_norm: {label} is {vector}; expected {TensorType(x.dtype, row)}")
+        if not (fits and vector.dtype == x.dtype):
+            raise InputError(f"layer_norm: {label} is {vector}; expected {TensorType(x.dtype, row)}")
     return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
 
 

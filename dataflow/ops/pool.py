@@ -12,7 +12,7 @@ from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, int32
 from ..ir.value import Value
 from .conv import check_window, window_size
-from .infer import alike, need, need_float, need_number, need_real, need_shape
+from .infer import alike, need_float, need_number, need_real, need_shape
 
 _WINDOW: dict[str, Any] = {
     "kernel": REQUIRED,
@@ -92,12 +92,14 @@ max_pool: Op = Op(
 
 
 def _max_grad_infer(dy: TensorType, indices: TensorType, *, input_shape: Shape) -> TensorType:
-    need(indices.dtype == int32, f"max_pool_grad: indices are {indices}; expected int32")
+    if indices.dtype != int32:
+        raise InputError(f"max_pool_grad: indices are {indices}; expected int32")
     need_number("max_pool_grad", dy)
     need_shape("max_pool_grad", input_shape)
     alike("max_pool_grad: dy and indices", TensorType(int32, dy.shape), indices)
     planes = TensorType(dy.dtype, tuple(input_shape[:2]))
-    need(len(input_shape) == dy.rank >= 2, f"max_pool_grad: dy is {dy}, the input's shape {tuple(input_shape)}")
+    if not (len(input_shape) == dy.rank >= 2):
+        raise InputError(f"max_pool_grad: dy is {dy}, the input's shape {tuple(input_shape)}")
     alike("max_pool_grad: samples and channels", TensorType(dy.dtype, dy.shape[:2]), planes)
     return TensorType(dy.dtype, tuple(input_shape))
 

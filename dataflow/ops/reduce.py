@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import InputError
 from ..ir.dims import Dim, Shape
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
@@ -14,7 +15,6 @@ from .arithmetic import add, div, mul, sub
 from .cast import cast
 from .infer import (
     builder_for,
-    need,
     need_float,
     normal_axes,
     normal_axis,
@@ -103,7 +103,8 @@ reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes"
 def _arg(name: str, doc: str) -> Op:
     def infer(x: TensorType, *, axis: int, keepdims: bool, select_last_index: bool) -> TensorType:
         gone = normal_axis(name, axis, x.rank)
-        need(x.shape[gone] != 0, f"{name}: axis {axis} of {x} has no elements")
+        if x.shape[gone] == 0:
+            raise InputError(f"{name}: axis {axis} of {x} has no elements")
         return TensorType(int64, reduced_shape(x.shape, (gone,), keepdims))
 
     attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
@@ -119,7 +120,8 @@ def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
     fits = lead >= 0 and all(
         s in (1, d) or isinstance(s, Dim) or isinstance(d, Dim) for s, d in zip(shape, x.shape[lead:], strict=True)
     )
-    need(fits, f"sum_to: {x} does not come from broadcasting shape {shape}")
+    if not fits:
+        raise InputError(f"sum_to: {x} does not come from broadcasting shape {shape}")
     return TensorType(x.dtype, tuple(shape))
 
 

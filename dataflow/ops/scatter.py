@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..errors import InputError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
 from ..ir.op import Op
@@ -14,7 +15,7 @@ from ..ir.value import Builder, Value
 from .arithmetic import add, div, mul
 from .cast import cast
 from .gather import range_
-from .infer import alike, need, normal_axis, operand, product, result, scalar_like
+from .infer import alike, normal_axis, operand, product, result, scalar_like
 from .logic import equal, where
 from .rules.subgraph import zeros
 from .shape import reshape
@@ -23,7 +24,8 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
-    need(indices.dtype.name in ("int32", "int64"), f"{name}: indices are {indices}; expected int32 or int64")
+    if indices.dtype.name not in ("int32", "int64"):
+        raise InputError(f"{name}: indices are {indices}; expected int32 or int64")
 
 
 def zeros_like(value: Value) -> Value:
@@ -41,11 +43,13 @@ def _builder(value: Value) -> Builder:
 
 def _check_elements(name: str, data: TensorType, indices: TensorType, axis: int) -> int:
     _need_indices(name, indices)
-    need(data.rank == indices.rank and data.rank > 0, f"{name}: data is {data}, indices are {indices}: ranks differ")
+    if not (data.rank == indices.rank and data.rank > 0):
+        raise InputError(f"{name}: data is {data}, indices are {indices}: ranks differ")
     at = normal_axis(name, axis, data.rank)
     for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
         fits = i == at or isinstance(have, Dim) or isinstance(want, Dim) or want <= have
-        need(fits, f"{name}: indices {indices} reach beyond {data} along axis {i}")
+        if not fits:
+            raise InputError(f"{name}: indices {indices} reach beyond {data} along axis {i}")
     return at
 
 
@@ -83,10 +87,13 @@ def _scatter_elements_infer(
 def _check_updates(
     name: str, data: TensorType, updates: TensorType, expected: tuple[Size, ...], reduction: str
 ) -> None:
-    need(reduction in REDUCTIONS, f"{name}: reduction {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
-    need(updates.dtype == data.dtype, f"{name}: data is {data}, updates are {updates}: give both one dtype")
+    if reduction not in REDUCTIONS:
+        raise InputError(f"{name}: reduction {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
+    if updates.dtype != data.dtype:
+        raise InputError(f"{name}: data is {data}, updates are {updates}: give both one dtype")
     fits = updates.shape == expected or not updates.is_bound or any(isinstance(n, Dim) for n in expected)
-    need(fits, f"{name}: updates are {updates}; expected {TensorType(data.dtype, expected)}")
+    if not fits:
+        raise InputError(f"{name}: updates are {updates}; expected {TensorType(data.dtype, expected)}")
 
 
 def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
@@ -175,10 +182,13 @@ scatter_elements: Op = Op(
 def _rows_of(name: str, data: TensorType, indices: TensorType, batch_dims: int) -> tuple[Size, ...]:
     """The shape of what the coordinates choose."""
     _need_indices(name, indices)
-    need(indices.rank >= 1 and not isinstance(indices.shape[-1], Dim), f"{name}: indices are {indices}")
+    if not (indices.rank >= 1 and not isinstance(indices.shape[-1], Dim)):
+        raise InputError(f"{name}: indices are {indices}")
     count = int(indices.shape[-1])
-    need(0 <= batch_dims < indices.rank, f"{name}: batch_dims is {batch_dims}, indices are {indices}")
-    need(batch_dims + count <= data.rank, f"{name}: {count} coordinates into {data}, behind {batch_dims} shared axes")
+    if not (0 <= batch_dims < indices.rank):
+        raise InputError(f"{name}: batch_dims is {batch_dims}, indices are {indices}")
+    if not (batch_dims + count <= data.rank):
+        raise InputError(f"{name}: {count} coordinates into {data}, behind {batch_dims} shared axes")
     shared = (TensorType(data.dtype, t.shape[:batch_dims]) for t in (data, indices))
     alike(f"{name}: the {batch_dims} shared axes", *shared)
     return (*indices.shape[:-1], *data.shape[batch_dims + count :])

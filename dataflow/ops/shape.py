@@ -189,7 +189,8 @@ def _slice_grad_infer(dy: TensorType, *, shape: Shape, starts: Shape, stops: Sha
     x = TensorType(dy.dtype, tuple(shape))
     read = _slice_infer(x, starts=starts, stops=stops, steps=steps)
     fits = not (read.is_bound and dy.is_bound) or read.shape == dy.shape
-    need(fits, f"slice_grad: got {dy}, the slice of {x} is {read}")
+    if not fits:
+        raise InputError(f"slice_grad: got {dy}, the slice of {x} is {read}")
     return x
 
 
@@ -216,19 +217,26 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 def _pad_infer(
     x: TensorType, value: TensorType | None = None, *, pads: Sequence[int], mode: str = "constant"
 ) -> TensorType:
-    need(len(pads) == 2 * x.rank, f"pad: {x} has {x.rank} axes, so {2 * x.rank} pads are needed; got {len(pads)}")
-    need(mode in PAD_MODES, f"pad: mode {mode!r}; expected one of {', '.join(PAD_MODES)}")
-    need(value is None or (value.rank == 0 and value.dtype == x.dtype), f"pad: the value is a scalar of {x.dtype}")
+    if len(pads) != 2 * x.rank:
+        raise InputError(f"pad: {x} has {x.rank} axes, so {2 * x.rank} pads are needed; got {len(pads)}")
+    if mode not in PAD_MODES:
+        raise InputError(f"pad: mode {mode!r}; expected one of {', '.join(PAD_MODES)}")
+    if not (value is None or (value.rank == 0 and value.dtype == x.dtype)):
+        raise InputError(f"pad: the value is a scalar of {x.dtype}")
     sizes = tuple(d + pads[i] + pads[i + x.rank] for i, d in enumerate(x.shape))
     for axis, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
         before, after = pads[axis], pads[axis + x.rank]
-        need(isinstance(size, Dim) or size >= 0, f"pad: axis {axis} of {x} gets size {size}")
+        if not (isinstance(size, Dim) or size >= 0):
+            raise InputError(f"pad: axis {axis} of {x} gets size {size}")
         left = dim + min(before, 0) + min(after, 0)
-        need(isinstance(left, Dim) or left >= 0, f"pad: {before} and {after} crop more than axis {axis} of {x} has")
-        need(mode == "constant" or left != 0 or size == 0, f"pad: axis {axis} of {x} has no elements to repeat")
+        if not (isinstance(left, Dim) or left >= 0):
+            raise InputError(f"pad: {before} and {after} crop more than axis {axis} of {x} has")
+        if not (mode == "constant" or left != 0 or size == 0):
+            raise InputError(f"pad: axis {axis} of {x} has no elements to repeat")
         if mode == "reflect" and not isinstance(left, Dim):
             most = max(before, after)
-            need(most < max(left, 1) or most <= 0, f"pad: reflecting {most} elements of axis {axis}, which has {left}")
+            if not (most < max(left, 1) or most <= 0):
+                raise InputError(f"pad: reflecting {most} elements of axis {axis}, which has {left}")
     return TensorType(x.dtype, sizes)
 
 
