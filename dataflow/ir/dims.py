@@ -49,7 +49,8 @@ class Dim:
         if len(kept) == 1 and () in kept:
             return kept[()]
         dim = object.__new__(Dim)
-        dim._terms = tuple(sorted(kept.items(), key=lambda item: (len(item[0]), repr(item[0]))))
+        ordered = kept.items() if len(kept) == 1 else sorted(kept.items(), key=lambda i: (len(i[0]), repr(i[0])))
+        dim._terms = tuple(ordered)
         dim._text = _dim_text(dim._terms)
         if len(dim._text) > _MOST_TEXT:
             raise InputError(f"the size {dim._text[:80]}... grows too long; fix the named sizes")
@@ -82,6 +83,10 @@ class Dim:
         Raises:
             InputError: with these sizes it divides by zero.
         """
+        if len(self._terms) == 1:
+            ((atoms, times),) = self._terms
+            if times == 1 and len(atoms) == 1 and isinstance(atoms[0], str):  # a name, as most are
+                return sizes.get(atoms[0], self)
         total: Size = 0
         for monomial, factor in self._terms:
             product: Size = factor
@@ -123,7 +128,7 @@ class Dim:
             raise InputError(f"the size ({self})*({other}) grows too long; fix the named sizes")
         for left, a in self._terms:
             for right, b in _terms_of(other):
-                product = tuple(sorted(left + right, key=repr))
+                product = tuple(sorted(left + right, key=repr)) if left and right else left or right
                 terms[product] = terms.get(product, 0) + a * b
         return Dim._from(terms)
 
@@ -146,7 +151,7 @@ class Dim:
         return self - (self // other) * other
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dim) and self._terms == other._terms
+        return self is other or (isinstance(other, Dim) and self._terms == other._terms)
 
     def __hash__(self) -> int:
         return hash(self._terms)
@@ -234,7 +239,7 @@ def broadcast_size(sizes: Iterable[Size]) -> Size:
     Raises:
         InputError: two known sizes differ, and neither is 1.
     """
-    terms = dict.fromkeys(term for size in sizes for term in _joined_sizes(size, "broadcast"))
+    terms = dict.fromkeys([term for size in sizes for term in _joined_sizes(size, "broadcast")])
     fixed = [n for n in terms if not isinstance(n, Dim) and n != 1]
     if len(fixed) > 1:
         raise InputError(f"sizes {' and '.join(map(str, fixed))} don't broadcast: they differ, and neither is 1")

@@ -13,11 +13,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from ..errors import ModelError
+from ..host.quick_init import quick_init
 from .op import AnyOp, Attribute
 from .types import Array
 from .value import Value
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One use of an op.
@@ -54,6 +56,7 @@ class Node:
 Role = Literal["parameter", "constant", "statistic", "passing"]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Initializer:
     """Data attached to a value: a parameter or a constant.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Union
 
+from ..host.quick_init import quick_init
 from .graph import Node
 from .kernel import HOST, Kernel
 from .operand import BodyKind, Operand
@@ -14,6 +15,7 @@ from .plan import Again
 from .types import TensorType
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseTensor:
     """The bytes of one value that is no view. Compares by identity.
@@ -29,6 +31,7 @@ class BaseTensor:
     kind: Literal["input", "stored", "computed"]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Where a value lies: in a base tensor, from ``offset`` bytes, with strides in elements.
@@ -58,6 +61,7 @@ class Storage:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredNode:
     """A node with its kernel, on a device."""

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..host.quick_init import quick_init
 from .tracing import active
 from .types import TensorType, contiguous_strides
 
 BodyKind = Literal["repeat", "when", "while"]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A tensor as a plan names it: bytes at an offset of an arena.

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Union
 
+from ..host.quick_init import quick_init
 from . import html
 from .graph import Node
 from .kernel import HOST, Kernel
 from .operand import BodyKind, Operand
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Lifetime:
     """A buffer: alive in ``[start, stop)``, ``bytes`` long."""
@@ -24,6 +26,7 @@ class Lifetime:
     alignment: int = 64
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Arena:
     """One allocation, or a slot that gets its address at each run.
@@ -62,6 +65,7 @@ class Body:
     when: bool = True
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One call of a kernel, or a body.

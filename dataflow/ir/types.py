@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..host.quick_init import quick_init
 from .dims import Dim, Shape, bind_size
 from .tracing import Traced, active
 
@@ -160,6 +161,7 @@ def dtype(of: DType | str | np.dtype[Any] | type | Array) -> DType:
     raise InputError(f"numpy dtype {resolved} has no dataflow type; convert it with .astype first")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """Element type and shape of a value; a dim is an int or a ``Dim``."""

@@ -114,7 +114,7 @@ def _taken(
 def _check_types(node: Node, made: Sequence[Value | None], sizes: Mapping[str, int]) -> None:
     """What reads a result was made for the type that was inferred from names, attributes and regions among it."""
     for old, new in zip(node.outputs, made, strict=True):
-        if old is not None and new is not None and old.type.bind(sizes) != new.type:
+        if old is not None and new is not None and old.type is not new.type and old.type.bind(sizes) != new.type:
             raise InputError(
                 f"{node.describe()}: its result {old.name!r} is {new.type}, where the graph expects {old.type}, "
                 f"{old.type.bind(sizes)}; {_listed(node, sizes)}: give these sizes one name where they are equal"

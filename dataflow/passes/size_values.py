@@ -21,6 +21,7 @@ from ..ops.dynamic_shape import read_shape
 from ..ops.infer import operand
 
 Kernels = Mapping[str, tuple[Kernel, ...]]
+_INTEGERS = frozenset({int})
 MOST_BYTES = 1 << 24  # of a value that sizes are read off, or that leads to one
 
 
@@ -248,15 +249,20 @@ def bound_attributes(node: Node, sizes: Mapping[str, int]) -> dict[str, Any]:
     Raises:
         InputError: a size divides by zero.
     """
+    attributes = node.attributes
+    if not any(type(value) is tuple or type(value) is Dim for value in attributes.values()):
+        return dict(attributes)
     try:
-        return {key: _bound(value, sizes) for key, value in node.attributes.items()}
+        return {key: _bound(value, sizes) for key, value in attributes.items()}
     except InputError as error:
         raise InputError(f"{node.describe()}: {error}") from None
 
 
 def _bound(attribute: Attribute, sizes: Mapping[str, int]) -> Attribute:
     if isinstance(attribute, tuple):
-        return tuple(_bound(item, sizes) for item in attribute)
+        if _INTEGERS.issuperset(map(type, attribute)):
+            return attribute
+        return tuple([_bound(item, sizes) for item in attribute])
     return bind_size(attribute, sizes) if isinstance(attribute, Dim) else attribute
 
 
