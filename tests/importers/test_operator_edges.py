@@ -203,3 +203,17 @@ def test_weights_of_one_element_are_parameters():
     # y = -0.25, its square's gradient -0.5; dy/dw = slope * x / 2 and dy/dslope = w * x / 2
     assert model.parameters["w"].array == 2 - 0.5 * 0.125
     assert model.parameters["slope"].array == 0.25 - 0.5 * 1.0
+
+
+@pytest.mark.parametrize(("axis", "at"), [(0, 1), (1, -1), (-1, 4), (-3, 0), (2, -5)])
+def test_a_gather_of_one_known_index_is_a_view(axis, at):
+    index = np.array(at, np.int64)
+    check("Gather", [numbers(2, 3, 5), index], stored=(1,), axis=axis)
+    data, _ = model("Gather", [numbers(2, 3, 5), index], 1, 21, (1,), {"axis": axis})
+    assert {node.op.name for node in load_bytes(data).graph.nodes} <= {"slice", "reshape"}
+
+
+def test_a_gather_that_reads_beyond_the_end_is_refused_when_it_runs():
+    data, feeds = model("Gather", [numbers(2, 3), np.array(2, np.int64)], 1, 21, (1,), {"axis": 0})
+    with pytest.raises(df.DataflowError, match="index"):
+        load_bytes(data)(feeds, devices=["cpu"])

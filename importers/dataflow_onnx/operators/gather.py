@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import bool_, float32, int64, ops
+from dataflow import Dim, Value, bool_, float32, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..emit import along, cast_to, iota, slice_axis
+from ..file.records import Array
 from ..importer import Importer
 from ..tensor import Tensor
 
@@ -18,7 +19,25 @@ operator = Collector()
 
 @operator("Gather")
 def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
-    return ops.gather(c.weight(x), c.value(indices), axis=axis)
+    single = None if x.array is not None else _single(c.value(x), c.constant(indices), axis)
+    return ops.gather(c.weight(x), c.value(indices), axis=axis) if single is None else single
+
+
+def _single(x: Value, index: Array | None, axis: int) -> Value | None:
+    """What a gather of one index that is known gives, as a view; None where it takes several or may be out of range.
+
+    As exporters write q, k and v of one product: a gather would copy each, and its gradient be as large as all.
+    """
+    if index is None or index.ndim or not x.type.dtype.is_float or not -x.type.rank <= axis < x.type.rank:
+        return None
+    axis %= x.type.rank
+    size, at = x.type.shape[axis], int(index)
+    if isinstance(size, Dim) or not -size <= at < size:
+        return None
+    at %= size
+    shape = (*x.type.shape[:axis], *x.type.shape[axis + 1 :])
+    found: Value = ops.reshape(slice_axis(x, axis, at, at + 1), shape=shape)
+    return found
 
 
 @operator("OneHot", 9)
