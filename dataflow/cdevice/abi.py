@@ -73,6 +73,7 @@ class Tables:
         self._keep: list[Any] = []
         self._rows: dict[int, bytes] = {}
         self._addresses: dict[tuple[int, ...], int] = {}
+        self._layouts: dict[Any, Any] = {}  # what operands of one type and the same strides share
         self._chunk, self._left = np.zeros(0, np.int64), 0  # for lists that have their own memory, and what is free
         self.numbers: list[Array] = []
 
@@ -168,22 +169,18 @@ class Tables:
         if operand is None:
             return _ROW.pack(_ROW.size, -1, *[0] * 11)
         type_ = operand.type
-        sizes = type_.sizes
-        return _ROW.pack(
-            _ROW.size,
-            operand.arena,
-            type_.dtype.code,
-            len(sizes),
-            type_.dtype.nbytes(1),
-            0,
-            operand.offset,
-            operand.bytes,
-            operand.iteration_stride,
-            operand.value,
-            operand.origin,
-            self.address(sizes),
-            self.address(operand.strides),
-        )
+        key = type_.dtype.code, type_.shape, operand.strides
+        layout = self._layouts.get(key) if self._shared else None  # few are different
+        if layout is None:
+            sizes = type_.sizes
+            layout = self._layouts[key] = (
+                (type_.dtype.code, len(sizes), type_.dtype.nbytes(1), 0),
+                operand.bytes,
+                (self.address(sizes), self.address(operand.strides)),
+            )
+        kind, size, lists = layout
+        moves = operand.iteration_stride, operand.value, operand.origin
+        return _ROW.pack(_ROW.size, operand.arena, *kind, operand.offset, size, *moves, *lists)
 
     def address(self, numbers: Sequence[int]) -> int:
         """The address of a lasting list of numbers."""
@@ -196,17 +193,20 @@ class Tables:
         return found
 
     def node(
-        self,
-        into: CData,
-        inputs: Sequence[Operand | None],
-        outputs: Sequence[Operand | None],
-        attributes: Mapping[str, Attribute],
-        threads: int,
+        self, into: CData, operands: CData, inputs: int, outputs: int, attributes: Mapping[str, Attribute], threads: int
     ) -> None:
-        """Fills a ``df_node``."""
-        _, operands = self.operands([*inputs, *outputs])
+        """Fills a ``df_node``.
+
+        Args:
+            into: the record.
+            operands: of the node, as ``df_operand **``.
+            inputs: how many come first.
+            outputs: how many are behind them.
+            attributes: in their order.
+            threads: the session's.
+        """
         into.struct_size = ffi.sizeof("df_node")
-        into.n_inputs, into.n_outputs = len(inputs), len(outputs)
-        into.inputs, into.outputs = operands, operands + len(inputs)
+        into.n_inputs, into.n_outputs = inputs, outputs
+        into.inputs, into.outputs = operands, operands + inputs
         into.attributes, into.n_attributes = self.attributes(attributes)
         into.threads = threads

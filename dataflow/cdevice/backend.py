@@ -194,13 +194,16 @@ class CBackend:
         kernels = ffi.new("df_kernel *[]", count)
         described = ffi.new("df_node[]", count)
         tables = Tables()
+        several = [s for node in nodes for s in (*node.inputs, *node.outputs)]
+        _, operands = tables.operands([None if s is None else s.operand() for s in several])
+        at = 0
         for index, node in enumerate(nodes):
-            kernels[index] = node.kernel.code
-            inputs = [None if s is None else s.operand() for s in node.inputs]
-            outputs = [None if s is None else s.operand() for s in node.outputs]
-            tables.node(described[index], inputs, outputs, node.node.attributes, threads)
-            self.introduce(described[index])
-            described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
+            kernels[index], own = node.kernel.code, described[index]
+            inputs, outputs = len(node.inputs), len(node.outputs)
+            tables.node(own, operands + at, inputs, outputs, node.node.attributes, threads)
+            at += inputs + outputs
+            self.introduce(own)
+            own.flags = sum([1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants)])
         made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
         error = ffi.new("df_error *")
         self._check_prepared(lib.df_prepare_set(count, kernels, described, made, error), error, nodes)

@@ -136,7 +136,8 @@ class _Accepts:
         tables = Tables()
         values = [None if t is None else Operand(-1, 0, t, contiguous_strides(t.sizes), 0) for t in types]
         count = len(node.inputs)
-        tables.node(into, values[:count], values[count:], node.attributes, 1)
+        _, operands = tables.operands(values)
+        tables.node(into, operands, count, len(values) - count, node.attributes, 1)
         return text_of(lib.df_accepts(self._record, into)) or None
 
 

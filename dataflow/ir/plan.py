@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -301,17 +301,23 @@ class Plan:
         return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {results}"]
 
 
-def operands_of(item: Item | Step) -> Iterator[Operand]:
+def operands_of(item: Item | Step) -> list[Operand]:
     """Everything that an item or step reads or writes, in bodies too."""
+    found: list[Operand] = []
     if isinstance(item, Segment):
         for step in item.steps:
-            yield from operands_of(step)
+            _add_operands(step, found)
     elif isinstance(item, Transfer):
-        yield from (item.source, item.target)
+        found += (item.source, item.target)
     elif isinstance(item, Step):
-        yield from (o for o in (*item.inputs, *item.outputs, item.workspace, *item.prepacks) if o is not None)
-        for inner in () if item.body is None else item.body.steps:
-            yield from operands_of(inner)
+        _add_operands(item, found)
+    return found
+
+
+def _add_operands(step: Step, found: list[Operand]) -> None:
+    found += [o for o in (*step.inputs, *step.outputs, step.workspace, *step.prepacks) if o is not None]
+    for inner in () if step.body is None else step.body.steps:
+        _add_operands(inner, found)
 
 
 def _alive(found: Range, most: int | None = None) -> str:

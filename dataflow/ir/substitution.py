@@ -78,8 +78,14 @@ class Substitution:
 
     def values(self, of: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
         """Several of them; the same tuple where none is another."""
-        found = tuple([None if v is None else self.value(v) for v in of])
-        return of if all(map(_is, found, of)) else found
+        known, found, same = self.known, [], True
+        for value in of:
+            made = None if value is None else known.get(id(value))
+            if made is None and value is not None:
+                made = self.value(value)
+            found.append(made)
+            same = same and made is value
+        return of if same else tuple(found)
 
     def node(self, of: Node) -> Node:
         """A node."""
@@ -96,6 +102,8 @@ class Substitution:
         return Node(of.op, name, inputs, outputs, attributes, bodies, of.origin, of.pin)
 
     def _attributes(self, of: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not of:
+            return of
         found = {key: self.sizes(a) if type(a) is tuple else self.size(a) for key, a in of.items()}
         return of if all(map(_is, found.values(), of.values())) else found
 

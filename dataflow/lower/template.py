@@ -68,7 +68,7 @@ class _Lowering(Substitution):
     def lowered(self, of: Lowered) -> Lowered:
         """All of it."""
         return Lowered(
-            tuple([self.made(item, self._item) for item in of.items]),
+            tuple([self.known.get(id(item)) or self.made(item, self._item) for item in of.items]),
             self._named(of.inputs),
             self._named(of.outputs),
             {self.name(key): self.made(stored, self._stored) for key, stored in of.stored.items()},
@@ -106,7 +106,8 @@ class _Lowering(Substitution):
         return Storage(base, found[0], strides, type_, found[1], found[2])
 
     def _storages(self, of: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple([None if s is None else self._storage_of(s) for s in of])
+        known = self.known
+        return tuple([None if s is None else known.get(id(s)) or self._storage_of(s) for s in of])
 
     def _item(self, of: LoweredItem) -> LoweredItem:
         if isinstance(of, Move):

@@ -69,12 +69,26 @@ def _same_bytes(out: Storage, source: Storage) -> bool:
     )
 
 
-def with_live_values(items: Sequence[Item], arenas: Sequence[Arena]) -> list[Item]:
-    """The items of a plan, each segment with the values that outlive it: others read them, or their memory is kept."""
-    touched = [{(o.value, o.arena) for o in operands_of(item)} for item in items]
+Touched = set[tuple[int, int]]
+"""The values that an item reads or writes, by number, each with the arena in which it lies."""
+
+
+def touched_by(item: Item) -> Touched:
+    """What an item reads or writes, in bodies too."""
+    return {(o.value, o.arena) for o in operands_of(item)}
+
+
+def with_live_values(items: Sequence[Item], touched: Sequence[Touched], arenas: Sequence[Arena]) -> list[Item]:
+    """The items of a plan, each segment with the values that outlive it: others read them, or their memory is kept.
+
+    Args:
+        items: in order.
+        touched: by each of them.
+        arenas: of the plan.
+    """
     readers = Counter(value for values in touched for value in {v for v, _ in values})
 
-    def live(values: set[tuple[int, int]]) -> frozenset[int]:
+    def live(values: Touched) -> frozenset[int]:
         return frozenset(v for v, arena in values if readers[v] > 1 or arena < 0 or arenas[arena].kind != "arena")
 
     return [

@@ -11,9 +11,9 @@ from ..host.limits import poll
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
 from ..ir.operand import Operand
-from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait, operands_of
+from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait
 from ..ir.types import TensorType, contiguous_strides, uint8
-from .liveness import lifetimes, share_in_place, with_live_values
+from .liveness import Touched, lifetimes, share_in_place, touched_by, with_live_values
 from .offsets import EFFORT, MemoryPlan, lie_apart, offsets_apart, plan_memory, share_operands
 
 Prepare = Callable[[str, Sequence[LoweredNode], Collection[BaseTensor]], Sequence[Any]]
@@ -109,8 +109,9 @@ class _Planning:
         items, stops = self.segments(prepared)
         self.without_memory()
         rows = [row for found, _, _ in scratch.values() for row in found]
+        touched = [touched_by(item) for item in items]
         return Plan(
-            tuple(with_live_values(items, self.arenas)),
+            tuple(with_live_values(items, touched, self.arenas)),
             tuple(self.arenas),
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
@@ -119,7 +120,7 @@ class _Planning:
             {before.name: self.base_operand(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
-            self.ranges(items, stops, rows),
+            self.ranges(touched, stops, rows),
             peak,
             bound,
             self.lowered.again,
@@ -280,15 +281,14 @@ class _Planning:
             body = Body(steps, item.iterations, item.kind, item.when)
             control, counts = (tuple(self.operand(s) for s in program) for program in (item.control, item.counts))
             return Step(item.node, None, control, counts, None, None, body)
-        inputs = tuple(self.operand(s) for s in item.inputs)
-        outputs = tuple(self.operand(s) for s in item.outputs)
-        prepacks = tuple(self.prepacked_of(item, inputs, prepared[item]))
-        given = [
-            request for request, prepack in zip(prepared[item].prepacks, prepacks, strict=False) if prepack is not None
-        ]
+        inputs = tuple([self.operand(s) for s in item.inputs])
+        outputs = tuple([self.operand(s) for s in item.outputs])
+        answer = prepared[item]
+        prepacks = tuple(self.prepacked_of(item, inputs, answer)) if answer.prepacks else ()
+        given = [request for request, prepack in zip(answer.prepacks, prepacks, strict=False) if prepack is not None]
         replaced = {request.input for request in given if request.replaces}
-        self.read.update(s.base for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
-        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, prepacks)
+        self.read.update([s.base for i, s in enumerate(item.inputs) if s is not None and i not in replaced])
+        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), answer, None, prepacks)
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], list[int]]:
         """The items in order, and for each stage how many of them are of it or of those before."""
@@ -338,11 +338,11 @@ class _Planning:
         stops += [len(items)] * (len(self.lowered.stages) - len(stops))
         return items, stops
 
-    def ranges(self, items: Sequence[Item], stops: Sequence[int], rows: Sequence[_Row]) -> dict[str, Range]:
-        """What the plan's programs are; ``rows`` are what lies in scratch memory."""
+    def ranges(self, by_item: Sequence[Touched], stops: Sequence[int], rows: Sequence[_Row]) -> dict[str, Range]:
+        """What the plan's programs are, by what each item touches; ``rows`` are what lies in scratch memory."""
         slots = {index for index, arena in enumerate(self.arenas) if arena.kind in ("input", "output")}
-        programs = [items[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
-        touched = [frozenset(slots & {o.arena for item in program for o in operands_of(item)}) for program in programs]
+        programs = [by_item[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
+        touched = [frozenset(slots & {arena for found in program for _, arena in found}) for program in programs]
         found = {}
         for number, stage in enumerate(self.lowered.stages):
             alive = [(name, life.bytes) for name, life, _ in rows if life.start < stage.stop < life.stop]
