@@ -15,7 +15,7 @@ from ..ir.kernel import Kernel
 from ..ir.sized_data import SizedData, frozen, sizes_in
 from ..ir.substitution import Substitution
 from ..ir.tracing import active
-from ..ir.types import Array
+from ..ir.types import Array, contiguous_strides
 from ..ir.value import Value
 
 LIMIT = 1 << 24  # bytes; a larger result is computed at each run instead of kept
@@ -29,10 +29,11 @@ _WORK_PER_ELEMENT = 32  # of what is stored: products of weights are worth foldi
 def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str] = ()) -> Graph:
     """The graph with nodes of constant inputs replaced by their results.
 
-    Views are not folded: they cost nothing. A node stays where an operand or result is named in ``mutable`` (what is
-    trained or updated, or is another in each plan of a series), where it has effects, where its result is larger than
-    twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it is then
-    computed at each run.
+    Views are not folded: they cost nothing. Parts of a constant whose elements lie apart are, since kernels that want
+    them contiguous would copy them at each run. A node stays where an operand or result is named in ``mutable`` (what
+    is trained or updated, or is another in each plan of a series), where it has effects, where its result is larger
+    than twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it
+    is then computed at each run.
 
     Args:
         graph: bound.
@@ -44,12 +45,15 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     for node in graph.nodes:
         poll(node)
         kernel = kernels.get(node.op.name)
-        if kernel is None or not folding.allows(node):
+        if kernel is None or not folding.knows(node):
             kept.append(node)
             continue
-        folding.compute(node, kernel[0])
-        if node.op.view is not None:
-            kept.append(node)  # a reader that stays sees the view; one that was folded has used the array
+        view = node.op.view is not None and not _lies_apart(node)
+        if view or folding.affords(node):
+            folding.compute(node, kernel[0], view)
+            if not view:
+                continue
+        kept.append(node)  # of a view a reader that stays sees it; one that was folded has used the array
     stored = {**graph.initializers, **folding.made}
     return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored)
 
@@ -77,45 +81,48 @@ class _Folding:
         self._growth = _GROWTH + sum(type_.nbytes for type_ in stored)
         self._work = _WORK + _WORK_PER_ELEMENT * sum(type_.elements for type_ in stored)
 
-    def allows(self, node: Node) -> bool:
-        """Whether a node is constant, and may be folded."""
+    def knows(self, node: Node) -> bool:
+        """Whether a node is constant."""
         inputs = [v for v in node.inputs if v is not None]
         if node.bodies or node.op.effects != "none":
             return False
         if any(v not in self._known and v not in self._views for v in inputs):
             return False
-        if not self._mutable.isdisjoint(v.name for v in node.outputs if v is not None):
-            return False
-        if node.op.view is not None:
-            return True
+        return self._mutable.isdisjoint(v.name for v in node.outputs if v is not None)
+
+    def affords(self, node: Node) -> bool:
+        """Whether the results of a node may be computed and kept; then they are counted."""
+        inputs = [v for v in node.inputs if v is not None]
         size = sum(v.type.nbytes for v in node.outputs if v is not None)
         read = sum(v.type.nbytes for v in inputs)
         most = max(LIMIT, 2 * read) if inputs else SMALL
-        if size > most or size - read > self._growth or (work := _work(node)) > self._work:
+        growth = size if node.op.view is not None else max(size - read, 0)
+        if size > most or growth > self._growth or (work := _work(node)) > self._work:
             return False
-        self._growth -= max(size - read, 0)
+        self._growth -= growth
         self._work -= work
         return True
 
-    def compute(self, node: Node, kernel: Kernel) -> None:
+    def compute(self, node: Node, kernel: Kernel, view: bool) -> None:
         """Enters the results of a node; of a view that it is one."""
-        if node.op.view is not None:
+        if view:
             self._views.update({v: (node, kernel) for v in node.outputs if v is not None})
         else:
-            self._compute(node, kernel)
+            self._compute(node, kernel, stored=True)
             self._read(node)
 
     def _array(self, value: Value) -> Array | SizedData:
         if value not in self._known:
-            self._compute(*self._views.pop(value))
+            self._compute(*self._views.pop(value), stored=False)
         return self._known[value]
 
-    def _compute(self, node: Node, kernel: Kernel) -> None:
+    def _compute(self, node: Node, kernel: Kernel, stored: bool) -> None:
         sources = [None if v is None else self._array(v) for v in node.inputs]
 
         def results(sizes: Substitution) -> list[Array]:
             arrays = [source.compute(sizes) if isinstance(source, SizedData) else source for source in sources]
-            return _results(sizes.node(node), kernel, arrays)
+            found = _results(sizes.node(node), kernel, arrays)
+            return [frozen(array.copy()) for array in found] if stored and node.op.view is not None else found
 
         trace = active()
         sizes = [] if trace is None else [*sizes_in(node)]
@@ -125,7 +132,7 @@ class _Folding:
             if value is not None:
                 data = SizedData(functools.partial(_item, results, index), array, sizes) if sizes else None
                 self._known[value] = array if data is None else data
-                if node.op.view is None:
+                if stored:
                     self.made[value] = Initializer(array) if data is None else data
                     hold(array.nbytes, node)
 
@@ -139,6 +146,18 @@ class _Folding:
                 made = self.made.pop(value)
                 hold(-(made.now if isinstance(made, SizedData) else made.array).nbytes, node)
                 del self._known[value]
+
+
+def _lies_apart(node: Node) -> bool:
+    """Whether a view is a part of its source, and its elements are not neighbours there."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    assert result is not None
+    assert node.op.view is not None
+    if result.type.elements >= source.type.elements:
+        return False
+    found = node.op.view(node, contiguous_strides(source.type.sizes))
+    return found is not None and found.strides != contiguous_strides(result.type.sizes)
 
 
 def _item(results: Callable[[Substitution], list[Array]], index: int, sizes: Substitution) -> Array:

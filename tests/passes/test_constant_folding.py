@@ -39,3 +39,23 @@ def test_constants_that_overflow_are_infinite_without_a_warning():
     g.output("y", df.ops.add(x, df.ops.mul(large, 10.0)))
     found = df.Session(g.build(), devices=["cpu"]).run(np.zeros(2, np.float32))["y"]
     np.testing.assert_array_equal(found, [np.inf, -np.inf])
+
+
+def test_elements_of_a_weight_that_lie_apart_are_not_copied_at_each_run():
+    """Of 3x3 taps 4 apart only the middle one reads a map of 3x3: elements of the weight that lie apart."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((5, 4, 3, 3), dtype=np.float32)
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 4, 3, 3))
+    parameter = g.parameter("w", weight)
+    conv = ops.conv(x, parameter, strides=(1, 1), pads=(4, 4, 4, 4), dilations=(4, 4), groups=1)
+    g.output("y", conv)
+    model = df.Model(g.build())
+    session = df.Session(model, devices=["cpu"])
+    x = rng.standard_normal((2, 4, 3, 3), dtype=np.float32)
+    assert "copy" not in [step.kernel.op for step in session.plan().segments[0].steps]
+    for data in (weight, -2 * weight):
+        model.parameters["w"].set(data)
+        session.reload()
+        expected = np.einsum("ncij,oc->noij", x, data[:, :, 1, 1])
+        np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-5, atol=1e-6)

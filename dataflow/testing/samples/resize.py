@@ -11,7 +11,7 @@ from ..sample import Operand, Sample, x
 def _tables() -> list[Sample]:
     rows = []
     shapes = (((2, 3, 5, 7), 2, 8), ((2, 3, 5, 7), 3, 4), ((6,), 0, 13), ((1, 1), -1, 1), ((0, 4), 1, 9),
-              ((3, 40, 600), 1, 70), ((5, 0, 3), 2, 5))  # fmt: skip
+              ((3, 40, 600), 1, 70), ((5, 0, 3), 2, 5), ((3, 20), 1, 45), ((2, 40), -1, 21))  # fmt: skip
     for shape, axis, result in shapes:
         for mode in ("nearest", "linear", "cubic"):
             index, weight = taps(shape[axis], result, result / shape[axis], mode=mode, coordinates="half_pixel")

@@ -6,8 +6,12 @@
  * A unit of work is some columns of one outer index, so that no two threads write one element and
  * sums are made in the order of o and t whatever the number of threads. */
 #include "cpu.h"
+#include "simd/vector.h"
 
-enum { COLUMNS = 512 };
+enum {
+  COLUMNS = 512,
+  ENTRIES = 2048 /* of the table at a time, as vectors on the stack */
+};
 
 typedef struct sampling {
   float *out;
@@ -36,26 +40,109 @@ static void gather_row(float *y, const float *x, const int64_t *index, const flo
   }
 }
 
+/* ---- Along the last axis -------------------------------------------------------------------
+ *
+ * A vector of results reads elements that lie near each other, but where x is reduced: then one
+ * vector of x has them all, and each tap is a permutation of it. */
+
+/* Some vectors of results, for all rows: where each begins to read, or -1 where it reads too far;
+ * lanes and weights by vector, tap and result. */
+typedef struct strip {
+  int64_t vectors;
+  int64_t first[ENTRIES / DF_LANES];
+  int32_t lane[ENTRIES];
+  float weight[ENTRIES];
+} strip;
+
+static void read_table(const sampling *s, int64_t o, int64_t vectors, strip *t) {
+  DF_ASSUME(vectors > 0 && s->taps > 0);
+  t->vectors = vectors;
+  for (int64_t v = 0; v < vectors; v++, o += DF_LANES) {
+    const int64_t n = df_min(DF_LANES, s->results - o);
+    const int64_t *index = s->index + o * s->taps;
+    int64_t least = index[0], most = index[0];
+    for (int64_t i = 1; i < n * s->taps; i++) {
+      least = df_min(least, index[i]);
+      most = df_max(most, index[i]);
+    }
+    t->first[v] = most - least < DF_LANES ? least : -1;
+    for (int64_t tap = 0; tap < s->taps; tap++) {
+      for (int64_t i = 0; i < DF_LANES; i++) {
+        const int64_t to = (v * s->taps + tap) * DF_LANES + i, from = i * s->taps + tap;
+        const int inside = i < n && t->first[v] >= 0;
+        t->lane[to] = inside ? (int32_t)(index[from] - least) : 0;
+        t->weight[to] = inside ? s->weight[o * s->taps + from] : 0.0f;
+      }
+    }
+  }
+}
+
+static void gather_elements(const sampling *s, float *y, const float *x, int64_t o, int64_t end) {
+  for (; o < end; o++) {
+    float sum = 0.0f;
+    for (int64_t t = 0; t < s->taps; t++)
+      sum += s->weight[o * s->taps + t] * x[s->index[o * s->taps + t]];
+    y[o] = sum;
+  }
+}
+
+static df_vec permuted(const strip *t, int64_t at, df_vec x) {
+  df_ivec lanes;
+  memcpy(&lanes, t->lane + at, sizeof lanes);
+  return vec_load(t->weight + at) * vec_permute(x, lanes);
+}
+
+static void resample_last(const sampling *s, int64_t begin, int64_t end) {
+  const int64_t entries = s->taps * DF_LANES;
+  if (s->taps > ENTRIES / DF_LANES) {
+    for (; begin < end; begin++)
+      gather_elements(s, s->out + begin * s->results, s->in + begin * s->size, 0, s->results);
+    return;
+  }
+  strip table;
+  const int64_t all = df_divide_up(s->results, DF_LANES), most = ENTRIES / entries;
+  for (int64_t done = 0; done < all; done += most) {
+    read_table(s, done * DF_LANES, df_min(most, all - done), &table);
+    for (int64_t u = begin; u < end; u++) {
+      const float *x = s->in + u * s->size;
+      float *y = s->out + u * s->results;
+      for (int64_t v = 0; v < table.vectors; v++) {
+        const int64_t o = (done + v) * DF_LANES, n = df_min(DF_LANES, s->results - o);
+        const int64_t first = table.first[v];
+        if (first < 0) {
+          gather_elements(s, y, x, o, o + n);
+          continue;
+        }
+        const df_vec near = vec_load_partial(x + first, df_min(DF_LANES, s->size - first));
+        df_vec sum = permuted(&table, v * entries, near);
+        for (int64_t t = 1; t < s->taps; t++)
+          sum += permuted(&table, v * entries + t * DF_LANES, near);
+        if (n == DF_LANES)
+          vec_store(y + o, sum);
+        else
+          vec_store_partial(y + o, sum, n);
+      }
+    }
+  }
+}
+
+/* ---- Tasks --------------------------------------------------------------------------------- */
+
 static void resample_task(void *context, int64_t unit, int64_t count, int32_t worker) {
   (void)worker;
   const sampling *s = context;
   const int64_t chunks = df_divide_up(s->inner, COLUMNS);
   int64_t at, end;
   df_task_range(unit, count, s->outer * chunks, 1, &at, &end);
+  if (s->inner == 1) {
+    resample_last(s, at, end);
+    return;
+  }
   for (; at < end; at++) {
     const int64_t u = at / chunks, first = at % chunks * COLUMNS;
     const int64_t n = df_min(COLUMNS, s->inner - first);
     const float *x = s->in + u * s->size * s->inner + first;
     float *y = s->out + u * s->results * s->inner + first;
-    if (s->inner == 1) {
-      for (int64_t o = 0; o < s->results; o++) {
-        float sum = 0.0f;
-        for (int64_t t = 0; t < s->taps; t++)
-          sum += s->weight[o * s->taps + t] * x[s->index[o * s->taps + t]];
-        y[o] = sum;
-      }
-      continue;
-    }
     for (int64_t o = 0; o < s->results; o++)
       gather_row(y + o * s->inner, x, s->index + o * s->taps, s->weight + o * s->taps, s->taps,
                  s->inner, n);

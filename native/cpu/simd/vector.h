@@ -91,6 +91,20 @@ static inline df_vec vec_zip_high(df_vec a, df_vec b) {
   return DF_SHUFFLE(a, b, DF_ZIPPED, DF_LANES / 2);
 }
 
+/* Lane index[i] of |a| at i; the indices are within the vector. */
+static inline df_vec vec_permute(df_vec a, df_ivec index) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_permutexvar_ps((__m512i)index, (__m512)a);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_permutevar8x32_ps((__m256)a, (__m256i)index);
+#else
+  df_vec value = a;
+  for (int i = 0; i < DF_LANES; i++)
+    value[i] = a[index[i]];
+  return value;
+#endif
+}
+
 /* Every |stride|-th element from |from| on; with stride 2 all of two vectors is read. */
 static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *from,
                                                                    int64_t stride) {
