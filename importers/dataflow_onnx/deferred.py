@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dataflow import Dim, Graph, TensorType, float32, ops
+from dataflow import Dim, Graph, TensorType, Value, float32, ops
 from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
@@ -16,8 +16,10 @@ from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
 
+_Make = Callable[[Mapping[str, TensorType], int], tuple[Listed | None, bool]]
 _MOST_GUESSES = 16  # values, and elements of each
-_TRIED = (2, 1, 4, 8, 16, 32, 64, 256)  # sizes for which a graph is made to see what it stores
+# Sizes for which a graph is made to see what it stores: images need as many pixels as networks halve them.
+_TRIED = (2, 32, 1, 4, 8, 16, 64, 256)
 
 
 def specialized(
@@ -61,9 +63,30 @@ def specialized(
     return Listed(importer.finish() if importer.builder.outputs() else None, importer.lengths)
 
 
+class _Guessing(Importer):
+    """Goes on where a value is wanted, with a guess of it: a node is converted again, those before it are not."""
+
+    def __init__(self, first: Importer, types: Mapping[str, TensorType], guess: int) -> None:
+        self.guess, self.guessed = guess, dict[str, Array]()
+        super().__init__(
+            first.record, first.path, first.table, freed=first.freed, values=self.guessed, types=dict(types)
+        )
+
+    def convert(self, node: NodeRecord) -> None:
+        while True:
+            try:
+                super().convert(node)
+                return
+            except Undetermined as error:
+                value, known = error.value, self.guessed
+                if value.builder is not self.builder or value.name in known or not _is_guessed(value, known):
+                    raise
+                known[value.name] = np.full(value.type.sizes, self.guess, value.type.dtype.numpy)
+
+
 def deferred_graph(
-    record: ModelRecord,
     importer: Importer,
+    nodes: Sequence[NodeRecord],
     outputs: Sequence[str],
     specialize: Specialize,
     why: ModelError,
@@ -73,8 +96,8 @@ def deferred_graph(
     """A graph with the inputs, stored tensors and outputs of a model, but one node that stands for all of its nodes.
 
     Args:
-        record: of the file.
-        importer: of an attempt to convert it for all sizes.
+        importer: of an attempt to convert the file for all sizes.
+        nodes: those that the outputs need.
         outputs: names.
         specialize: makes the graph for given inputs.
         why: the attempt failed.
@@ -83,9 +106,21 @@ def deferred_graph(
     Raises:
         ModelError: ``why``, or the file doesn't say what rank an output has, and it can't be found.
     """
+    record = importer.record
     inputs = {v.name: v.type for v in importer.builder.inputs()}
+
+    def make(types: Mapping[str, TensorType], guess: int) -> tuple[Listed | None, bool]:
+        """The graph for inputs of these types, or None; and whether it took guesses of values."""
+        guessing = _Guessing(importer, types, guess)
+        try:
+            guessing.run(record.graph, nodes, outputs)
+            graph = guessing.finish() if guessing.builder.outputs() else None
+            return Listed(graph, guessing.lengths), bool(guessing.guessed)
+        except DataflowError:
+            return None, bool(guessing.guessed)
+
     declared = {name: form for name, form in record.graph.forms.items() if name in inputs or name in outputs}
-    examples = [] if any(name in declared for name in inputs) else list(_examples(inputs, specialize))
+    examples = [] if any(name in declared for name in inputs) else list(_examples(inputs, make, specialize))
     if not examples and needs_example:
         raise why
     example = next((found for found, guessed in examples if not guessed), None)
@@ -114,7 +149,7 @@ def deferred_graph(
     return builder.finish()
 
 
-def _examples(inputs: Mapping[str, TensorType], specialize: Specialize) -> Iterator[tuple[Listed, bool]]:
+def _examples(inputs: Mapping[str, TensorType], make: _Make, specialize: Specialize) -> Iterator[tuple[Listed, bool]]:
     """The graph for some sizes, if there is one that needs no values; else some for guessed values.
 
     Of the latter, which are said to be guessed, stored tensors are as in any, but not what ranks outputs have.
@@ -122,18 +157,20 @@ def _examples(inputs: Mapping[str, TensorType], specialize: Specialize) -> Itera
     names = sorted({name for t in inputs.values() for n in t.shape if isinstance(n, Dim) for name in n.names})
     for size in _TRIED if names else _TRIED[:1]:
         types = {n: t.bind(dict.fromkeys(names, size)) for n, t in inputs.items()}
-        first = _guessed(types, specialize, 0)
-        if first is not None:
-            yield first
-        second = _guessed(types, specialize, 1) if first is None or first[1] else None
-        if second is not None:
-            yield second
-        if first or second:
+        found = [make(types, 0)]
+        if found[0][1]:
+            found.append(make(types, 1))
+        made = [(graph, guessed) for graph, guessed in found if graph is not None]
+        if not made and found[0][1]:  # a node may not be one that can be converted again
+            anew = [_guessed(types, specialize, guess) for guess in (0, 1)]
+            made = [(graph, True) for graph in anew if graph is not None]
+        yield from made
+        if made:
             return
 
 
-def _guessed(types: Mapping[str, TensorType], specialize: Specialize, guess: int) -> tuple[Listed, bool] | None:
-    """The graph where each value that it wants to know is ``guess``, and whether it wants any; None: there is none."""
+def _guessed(types: Mapping[str, TensorType], specialize: Specialize, guess: int) -> Listed | None:
+    """The graph where each value that it wants to know is ``guess``, made anew with each; None: there is none."""
     values: dict[str, Array] = {}
     while len(values) < _MOST_GUESSES:
         try:
@@ -141,12 +178,17 @@ def _guessed(types: Mapping[str, TensorType], specialize: Specialize, guess: int
         except DataflowError:
             return None
         if not isinstance(made, Wanted):
-            return (made if isinstance(made, Listed) else Listed(made, {})), bool(values)
-        type_ = made.graph.outputs[made.name].type
-        if not type_.is_bound or type_.elements > _MOST_GUESSES:
+            return made if isinstance(made, Listed) else Listed(made, {})
+        value = made.graph.outputs[made.name]
+        if not _is_guessed(value, values):
             return None
-        values[made.name] = np.full(type_.sizes, guess, type_.dtype.numpy)
+        values[made.name] = np.full(value.type.sizes, guess, value.type.dtype.numpy)
     return None
+
+
+def _is_guessed(value: Value, others: Collection[str]) -> bool:
+    """Whether a value is small enough to be guessed, beside others that were."""
+    return value.type.is_bound and value.type.elements <= _MOST_GUESSES and len(others) < _MOST_GUESSES
 
 
 def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> TensorType | Form:

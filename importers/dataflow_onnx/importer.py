@@ -481,6 +481,8 @@ class Importer:
     @property
     def static(self) -> SizeValues:
         """What depends on sizes and stored tensors alone, so far."""
+        if self.scope is not None and self.scope.builder is self.builder:
+            return self.scope.static  # what is known of the graph that the nodes stand in
         if self._static is None or self._static[0] is not self.builder:
             self._static = self.builder, SizeValues.building(self.builder, _Captured(self))
         return self._static[1]

@@ -117,7 +117,7 @@ def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[st
         ModelError: a node doesn't fit.
     """
     record = importer.record
-    defer = functools.partial(deferred_graph, record, importer, outputs, specialize)
+    defer = functools.partial(deferred_graph, importer, nodes, outputs, specialize)
     forms = record.graph.forms
     form = next((f"input {name!r} is a {forms[name]}" for name in record.graph.inputs if name in forms), None)
     if form is not None:

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
+from dataflow_onnx.importer import Importer
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -233,3 +234,44 @@ def test_what_was_computed_for_all_sizes_is_computed_again_for_those_of_the_inpu
     proto = model(nodes, [("x", F, ("n",))], [("y", I, 1)], stored)
     for size in (2, 3):
         check(proto, {"x": np.ones(size, np.float32)})
+
+
+def test_values_that_are_guessed_take_no_conversion_of_the_nodes_before(monkeypatch):
+    """Each guess converts the node that asks again: a detector of thousands of nodes was converted for each value."""
+    nodes = [node("MatMul", ["x", "w"], ["h.0"])]
+    for step in range(4):  # each asks for a value
+        nodes += [
+            node("Slice", ["k", "zero", "one"], [f"axis.{step}"]),
+            node("Add", [f"axis.{step}", f"axis.{step}"], [f"by.{step}"]),
+            node("ReduceSum", [f"h.{step}", f"by.{step}"], [f"h.{step + 1}"], keepdims=1),
+        ]
+    stored = [("zero", np.array([0])), ("one", np.array([1])), ("w", W)]
+    proto = model(nodes, [("x", F, (2, 4)), ("k", I, (2,))], [("h.4", F, 2)], stored)
+    converted = []
+    convert = Importer.convert
+    monkeypatch.setattr(Importer, "convert", lambda self, node: converted.append(node.op) or convert(self, node))
+    loaded = load_bytes(proto.SerializeToString())
+    assert list(loaded.parameters) == ["w"]
+    assert converted.count("MatMul") == 3  # for all sizes, and for two guesses
+    feeds = {"x": np.ones((2, 4), np.float32), "k": np.zeros(2, np.int64)}
+    found = df.Session(loaded, devices=["cpu"]).run(feeds)["h.4"]
+    np.testing.assert_allclose(found, 2 * W.sum(0, keepdims=True), rtol=1e-6)
+
+
+def test_sizes_that_are_too_small_are_tried_once(monkeypatch):
+    """No guess helps a network that halves an image too often."""
+    nodes = [node("MaxPool", ["x"], ["h"], kernel_shape=[8, 8], strides=[8, 8]), *[node("Shape", ["h"], ["s"])]]
+    nodes += [node("Gather", ["s", "two"], ["rows"]), node("Equal", ["rows", "one"], ["single"])]
+    branches = {
+        "then_branch": graph("then", [node("Squeeze", ["h", "two_"], ["t"])], ["t"]),
+        "else_branch": graph("else", [node("Neg", ["h"], ["e"])], ["e"]),
+    }
+    nodes.append(node("If", ["single"], ["y"], **branches))
+    nodes.append(node("ReduceSum", ["y", "last"], ["z"], keepdims=0))
+    stored = [(name, np.array(value)) for name, value in (("two", 2), ("one", 1), ("two_", [2]), ("last", [-1]))]
+    proto = model(nodes, [("x", F, (1, 1, "height", "width"))], [("z", F, 3)], stored)
+    tried = []
+    run = Importer.run
+    monkeypatch.setattr(Importer, "run", lambda self, *rest: tried.append(self.types) or run(self, *rest))
+    load_bytes(proto.SerializeToString())
+    assert [t["x"].sizes[2] if t else None for t in tried] == [None, 2, 32]
