@@ -23,6 +23,7 @@ from .infer import alike, need, need_float, need_shape, normal_axis
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
 )  # fmt: skip
 MODES = ("nearest", "linear", "cubic")
 ROUNDINGS: dict[str, Callable[[Any], Any]] = {
@@ -112,6 +113,8 @@ def coordinates_of(
     if how == "pytorch_half_pixel" and result == 1:
         return at * 0.0
     # In ONNX's order of operations: where this is a whole number, rounding decides which element is nearest.
+    if how == "tf_half_pixel_for_nn":  # TensorFlow's nearest element: what lies half a step further on is rounded down
+        return np.asarray((at + 0.5) / scale)
     shift = size / 2 * (1 - result / (scale * size)) if how == "half_pixel_symmetric" else 0.0
     found: Array = np.asarray(shift + (at + 0.5) / scale - 0.5)
     return found

@@ -235,12 +235,13 @@ class Importer:
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
-        if not node.domain and node.op in _SAME_DATA and inputs and inputs[0] is not None and node.outputs[0]:
-            source = inputs[0] if inputs[0].array is not None else inputs[0].stored
-            self.tensors[node.outputs[0]].stored = source
         for name in node.outputs[len(results) :]:
             if name:
                 raise ModelError(f"its output {name!r} is not supported")
+        if not node.domain and node.op in _SAME_DATA and inputs and inputs[0] is not None:
+            source = inputs[0].stored if inputs[0].array is None and inputs[0].outer is None else inputs[0]
+            for name in filter(None, node.outputs):
+                self.tensors[name].stored = source
 
     def sizes_of(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Sequence[Known] | None:
         """The result of a computation with sizes; None when some are not known, or the operator isn't one of them."""
@@ -414,6 +415,8 @@ class Importer:
         if tensor.outer is not None and self.around is not None:
             self.around.weight(tensor.outer, trainable, role, single)
         source = tensor if tensor.array is not None else tensor.stored
+        if source is not None and source.outer is not None and self.around is not None:
+            self.around.weight(source.outer, trainable, role, single)
         if source is not None and source.array is not None and source.array.dtype.kind in "fV":
             array, name = source.array, self.value(source).name
             if name in self.roles or name != source.name:  # the file has it under another name, or several of them
@@ -584,7 +587,7 @@ class _Captured(Mapping[Value, "tuple[SizeValues, Value]"]):
 
 _FOLLOWED = 64  # elements of a list of sizes that is read
 _WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
-_SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
+_SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand", "Slice", "Split"}
 
 
 def _is_finite(array: Array) -> bool:

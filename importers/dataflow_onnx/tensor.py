@@ -29,7 +29,8 @@ class Tensor:
         array: stored data; None when computed.
         known: integers and dims, where they are known at load.
         outer: in a body, the tensor of the graph around it that this is.
-        stored: the tensor with data that this shows in another shape, order or dtype.
+        stored: the tensor with data, or of the graph around it, that this or a part of it shows in another shape,
+            order or dtype.
         elements: of a sequence; None for all else.
     """
 

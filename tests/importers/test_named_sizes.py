@@ -132,6 +132,13 @@ def test_sizes_that_do_not_fit_are_named_with_their_values():
         df.Session(g.build(), devices=["cpu"]).run({"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)})
 
 
+def test_a_slice_to_the_largest_int32_keeps_the_name_of_its_axis():
+    ends = np.array([2**31 - 1], np.int64)
+    node = helper.make_node("Slice", ["x", "begin", "end"], ["y"])
+    proto = onnx_model([node], [("x", TensorProto.FLOAT, ["n"])], ["y"], [("begin", ends * 0), ("end", ends)])
+    assert str(load_bytes(proto.SerializeToString()).outputs["y"]) == "float32[n]"
+
+
 def test_what_a_comparison_with_a_named_size_decided_is_checked_when_it_is_known():
     def branch(name, node):
         return helper.make_graph([node], name, [], [onnx.ValueInfoProto(name=name)])

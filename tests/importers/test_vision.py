@@ -183,6 +183,13 @@ def test_the_nearest_element_by_a_scale_that_has_no_exact_number(scale, rounding
     check("Resize", [numbers(1, 1, 10, 23), np.zeros(0, np.float32), scales], stored=(1, 2), named=(), **how)
 
 
+@pytest.mark.parametrize("scale", [0.16, 3.0])
+def test_the_nearest_element_by_tensorflows_rule(scale):
+    how = {"nearest_mode": "floor", "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+    scales = np.array([1, 1, scale, scale], np.float32)
+    check("Resize", [numbers(1, 1, 10, 51), np.zeros(0, np.float32), scales], stored=(1, 2), named=(), opset=11, **how)
+
+
 @pytest.mark.parametrize("scale", [0.7, 1.1, 1.3, 0.1])
 def test_sizes_by_a_scale_that_has_no_exact_number(scale):
     scales = np.array([1, 1, scale, scale], np.float32)

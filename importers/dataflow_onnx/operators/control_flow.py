@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dataflow import Dim, Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
+from dataflow.ir.dims import least_size
 
 from ..converters import Collector
 from ..emit import iota, number, slice_axis
@@ -16,6 +18,7 @@ from ..importer import Importer, Undetermined
 from ..shape_eval import Known, axis_in, filled
 from ..subgraphs import Body
 from ..tensor import NotATensor, Tensor
+from ..trip_count import iterations
 
 T = Tensor
 operator = Collector()
@@ -150,6 +153,47 @@ def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *opera
         raise ModelError(
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(operands)} carried values"
         )
+    kept = _passed_on(body)
+    with _known_as(c, {name: operands[place] for place, name in kept.items()}):
+        changing = [t for place, t in enumerate(operands) if place not in kept]
+        results = iter(_iterated(c, limit, condition, changing, _without(body, kept), rows))
+    carried = [t if place in kept else next(results) for place, t in enumerate(operands)]
+    return (*carried, *results)
+
+
+def _passed_on(body: GraphRecord) -> dict[int, str]:
+    """By its place, the input of each carried value that no iteration changes: as a weight that a converter carries."""
+    names = {name: name for name in body.inputs}
+    for node in body.nodes:
+        if node.op == "Identity" and not node.domain and node.inputs[0] in names:
+            names[node.outputs[0]] = names[node.inputs[0]]
+    pairs = enumerate(zip([*body.inputs][2:], body.outputs[1:], strict=False))
+    return {place: name for place, (name, result) in pairs if names.get(result) == name}
+
+
+def _without(body: GraphRecord, kept: Mapping[int, str]) -> GraphRecord:
+    """The body, reading some values of the graph around it instead of carrying them."""
+    inputs = {name: type_ for name, type_ in body.inputs.items() if name not in kept.values()}
+    outputs = tuple(name for place, name in enumerate(body.outputs) if place - 1 not in kept)
+    return dataclasses.replace(body, inputs=inputs, outputs=outputs)
+
+
+@contextlib.contextmanager
+def _known_as(c: Importer, given: Mapping[str, T]) -> Iterator[None]:
+    """Tensors of a graph, under names that a body in it reads."""
+    hidden = {name: c.tensors[name] for name in given if name in c.tensors}
+    c.tensors.update(given)
+    try:
+        yield
+    finally:
+        for name in given:
+            del c.tensors[name]
+        c.tensors.update(hidden)
+
+
+def _iterated(
+    c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
+) -> Any:
     try:
         return _loop(c, limit, condition, operands, body, rows)
     except ModelError as error:  # shapes that change from one iteration to the next, or decide about something else
@@ -169,12 +213,14 @@ def _loop(
         count = c.sizes(limit, "the number of iterations")[0]
     if isinstance(count, int):
         count = max(count, 0)
-    always = condition is None or _is(c, condition, True)
-    if count is not None and always and _stays_true(c, body, types):
+    made = iterations(c, condition, operands, body, types)
+    if made is not None and limit is not None:
+        made = count if made == -1 or count is None else least_size((made, count))
+    if made is not None and made != -1:
         inner = Body(c, body, types, always=1)
         _check_carried(inner, carries)
         captures = _captures(c, inner)
-        index = iota(c.builder, count)
+        index = iota(c.builder, made)
         attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
         graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
@@ -265,31 +311,6 @@ def _may_be(a: TensorType, b: TensorType) -> bool:
     dims = zip(a.shape, b.shape, strict=False)
     alike = all(m == n or isinstance(m, Dim) or isinstance(n, Dim) for m, n in dims)
     return a.dtype == b.dtype and a.rank == b.rank and alike
-
-
-def _stays_true(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
-    """Whether the condition of a loop, once true, is true after every iteration, as far as is known at load.
-
-    Only nodes that the condition depends on are converted, and none with bodies: to convert the entire body here would
-    convert each nested loop twice per level.
-    """
-    wanted, kept = {body.outputs[0]}, []
-    for node in reversed(body.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            kept.append(node)
-            wanted.update(node.inputs)
-    if any(node.bodies for node in kept):
-        return False
-    arrays = {name: array for name, array in body.initializers.items() if name in wanted}
-    condition = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
-    inner = Body(c, condition, types, always=1)
-    return _is(inner.inner, inner.results[0], True)
-
-
-def _is(c: Importer, tensor: Tensor, wanted: bool) -> bool:
-    """Whether a condition is known, and this."""
-    array = c.constant(tensor)
-    return array is not None and array.size == 1 and bool(array.reshape(())[()]) is wanted
 
 
 @operator("If")

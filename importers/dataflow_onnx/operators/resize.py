@@ -167,14 +167,12 @@ def Resize(
         for index, axis in enumerate(chosen):
             starts[axis], ends[axis] = corners[index], corners[index + len(chosen)]
         region = (*starts, *ends)
-    coordinates = coordinate_transformation_mode
-    if coordinates == "tf_half_pixel_for_nn":  # opset 11 only
-        coordinates = "half_pixel"
     if not value.type.dtype.is_float and mode != "nearest":
         raise ModelError(f"its input is {value.type}; only floats are interpolated")
     floats = value if value.type.dtype.is_float else ops.cast(value, to=float64)
     y = _resize(
-        c, floats, wanted, full_scales, extrapolation_value, mode=mode, coordinates=coordinates, nearest=nearest_mode,
+        c, floats, wanted, full_scales, extrapolation_value, mode=mode,
+        coordinates=coordinate_transformation_mode, nearest=nearest_mode,
         cubic_a=cubic_coeff_a, exclude_outside=exclude_outside, antialias=antialias, roi=region,
     )  # fmt: skip
     return cast_to(y, value.type.dtype)

@@ -22,7 +22,7 @@ T = Tensor
 operator = Collector()
 
 
-_FAR = 1 << 31  # ends beyond this mean: up to the end
+_FAR = (1 << 31) - 1  # ends from here on mean: up to the end; TensorFlow's converter writes this one
 
 
 @operator("Shape")
