@@ -189,6 +189,8 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
             _fill(tensor, arrays[tensor.name])
             left.discard(tensor.name)
     if left:
+        _fill_bodies(proto.graph, left, arrays)
+    if left:
         if proto.functions and not left <= {name for node in proto.graph.node for name in node.output}:
             proto = inlined(proto, "the model")  # a function may be called twice: its constants differ now
         _replace_nodes(proto, left, arrays)
@@ -197,6 +199,21 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
             _set_shape(value, graph_types[value.name])
     _patch_types(proto, model)
     return proto
+
+
+def _fill_bodies(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> None:
+    """Gives stored tensors of bodies new data, and takes their names out of ``names``.
+
+    Of several with a name the one is meant that is imported first: others are constants, see ``Importer.define``.
+    """
+    for node in graph.node:
+        bodies = [(a.name != "then_branch", a.g) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+        for _, body in sorted(bodies, key=lambda pair: pair[0]):
+            for tensor in body.initializer:
+                if tensor.name in names:
+                    tensor.CopyFrom(_tensor(tensor.name, arrays[tensor.name]))
+                    names.discard(tensor.name)
+            _fill_bodies(body, names, arrays)
 
 
 def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str, Array]) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 from dataflow import Dim, Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import least_size
+from dataflow.plugin import least_size
 
 from ..converters import Collector
 from ..emit import iota, number, slice_axis
 from ..file.records import GraphRecord
 from ..importer import Importer, Undetermined
+from ..iteration_count import iterations
 from ..shape_eval import Known, axis_in, filled
 from ..subgraphs import Body
 from ..tensor import NotATensor, Tensor
-from ..trip_count import iterations
 
 T = Tensor
 operator = Collector()
@@ -154,27 +154,27 @@ def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *opera
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(operands)} carried values"
         )
     kept = _passed_on(body)
-    with _known_as(c, {name: operands[place] for place, name in kept.items()}):
-        changing = [t for place, t in enumerate(operands) if place not in kept]
+    with _known_as(c, {name: operands[position] for position, name in kept.items()}):
+        changing = [t for position, t in enumerate(operands) if position not in kept]
         results = iter(_iterated(c, limit, condition, changing, _without(body, kept), rows))
-    carried = [t if place in kept else next(results) for place, t in enumerate(operands)]
+    carried = [t if position in kept else next(results) for position, t in enumerate(operands)]
     return (*carried, *results)
 
 
 def _passed_on(body: GraphRecord) -> dict[int, str]:
-    """By its place, the input of each carried value that no iteration changes: as a weight that a converter carries."""
+    """By its position, the input of each carried value that no iteration changes: a weight that a converter carries."""
     names = {name: name for name in body.inputs}
     for node in body.nodes:
         if node.op == "Identity" and not node.domain and node.inputs[0] in names:
             names[node.outputs[0]] = names[node.inputs[0]]
     pairs = enumerate(zip([*body.inputs][2:], body.outputs[1:], strict=False))
-    return {place: name for place, (name, result) in pairs if names.get(result) == name}
+    return {position: name for position, (name, result) in pairs if names.get(result) == name}
 
 
 def _without(body: GraphRecord, kept: Mapping[int, str]) -> GraphRecord:
     """The body, reading some values of the graph around it instead of carrying them."""
     inputs = {name: type_ for name, type_ in body.inputs.items() if name not in kept.values()}
-    outputs = tuple(name for place, name in enumerate(body.outputs) if place - 1 not in kept)
+    outputs = tuple(name for position, name in enumerate(body.outputs) if position - 1 not in kept)
     return dataclasses.replace(body, inputs=inputs, outputs=outputs)
 
 
@@ -231,6 +231,9 @@ def _loop(
         count = max(c.ints(limit, "the number of iterations")[0], 0)
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     _check_carried(inner, carries)
+    on = inner.inner.value(inner.results[0])
+    if on.type.rank:  # Paddle's converter writes conditions of one element
+        inner.results[0] = Tensor(inner.results[0].name, ops.reshape(on, shape=()))
     captures = _captures(c, inner)
     most = count if isinstance(count, int) else (1 << 31) - 1
     first = c.value(limit) if limit is not None else number(c.builder, most, int64)

@@ -126,3 +126,61 @@ def test_a_weight_that_a_loop_carries_is_trained():
     with df.Trainer(model, "mse", df.optim.SGD(0.1), output="h_end", devices=["cpu"], metrics=[]) as trainer:
         losses = [float(trainer.step(batch)) for _ in range(3)]
     assert losses[2] < losses[1] < losses[0]
+
+
+def of_one_element(step):
+    """A file as Paddle's converter writes it: counts and conditions of one element, the weight stored in the body."""
+    node = helper.make_node
+    stored = {"w": np.eye(3, dtype=np.float32) / 2, "one": np.ones(1, np.float32), "four": np.array([4], np.int32)}
+    stored["step"] = np.array([step], np.float32)
+    body = helper.make_graph(
+        [
+            node("MatMul", ["x_in", "w"], ["x_out"]),
+            node("Cast", ["i"], ["float"], to=FLOAT),
+            node("Mul", ["float", "one"], ["scaled"]),
+            node("Add", ["scaled", "step"], ["sum"]),
+            node("Cast", ["sum"], ["more"], to=TensorProto.INT32),
+            node("Less", ["more", "four"], ["on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("k", INT, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, [1]),
+            helper.make_tensor_value_info("x_in", FLOAT, ["n", 3]),
+            helper.make_tensor_value_info("i", TensorProto.INT32, [1]),
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in ("on", "x_out", "more")],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    outer = {"true": np.array([True]), "zero": np.zeros(1, np.int32)}
+    graph = helper.make_graph(
+        [node("Loop", ["", "true", "x", "zero"], ["y", "count"], body=body)],
+        "loops",
+        [helper.make_tensor_value_info("x", FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", FLOAT, ["n", 3])],
+        [numpy_helper.from_array(array, name) for name, array in outer.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+
+
+@pytest.mark.parametrize(("step", "kind"), [(1, "scan"), (2, "loop")])
+def test_counts_and_conditions_of_one_element(step, kind):
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    theirs = onnxruntime.InferenceSession(of_one_element(step), providers=["CPUExecutionProvider"])
+    model = load_bytes(of_one_element(step))
+    assert kind in ops_of(model)
+    np.testing.assert_allclose(
+        df.Session(model, devices=["cpu"]).run({"x": x})["y"], theirs.run(None, {"x": x})[0], rtol=1e-6
+    )
+
+
+def test_a_weight_that_is_stored_in_a_body_is_trained_and_saved(tmp_path):
+    model = load_bytes(of_one_element(1))
+    batch = {"x": np.ones((2, 3), np.float32), "labels": np.ones((2, 3), np.float32)}
+    with df.Trainer(model, "mse", df.optim.SGD(0.1), output="y", devices=["cpu"], metrics=[]) as trainer:
+        losses = [float(trainer.step(batch)) for _ in range(3)]
+        (wanted,) = trainer.predict({"x": batch["x"]}).values()
+    assert losses[2] < losses[0]
+    df.save(model, tmp_path / "trained.onnx")
+    theirs = onnxruntime.InferenceSession(tmp_path / "trained.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(theirs.run(None, {"x": batch["x"]})[0], wanted, rtol=1e-6)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dataflow import Dim, TensorType, Value, float32, float64, int32, int64, ops
-from dataflow.ir.dims import Size, at_least, least_size
+from dataflow.plugin import Size, at_least, least_size
 
 from .file.records import Array, GraphRecord
 from .importer import Importer
@@ -20,7 +20,7 @@ from .subgraphs import Body
 from .tensor import Tensor
 
 _MOST = 1 << 23  # iterations and bounds: sums of two are exact in float32, in which exporters compare them
-_STEPS = {-1: -1, 0: 0, 1: 1}  # of what counts iterations
+_STEPS = (-1, 0, 1)  # of what counts iterations
 _DEEPEST = 64  # nodes from a condition to what it compares
 _COMPARISONS = {ops.less: (1, 0, 1), ops.less_equal: (1, 0, 0), ops.greater: (0, 1, 1), ops.greater_equal: (0, 1, 0)}
 _SAME = (ops.cast, ops.reshape, ops.copy)
@@ -61,7 +61,7 @@ def iterations(
     Raises:
         ModelError: what computes the condition can't be imported.
     """
-    alone, places = _condition_alone(body)
+    alone, positions = _condition_alone(body)
     if any(node.bodies for node in alone.nodes):
         return None
     before = [] if condition is None else _before(c, condition)
@@ -72,11 +72,12 @@ def iterations(
     if after is None:
         return None
     counts = {inner.inputs[0]: _Line(0, 1)}
-    for place, result in zip(places, inner.results[1:], strict=True):
-        value, start = inner.inputs[place - 1], _number(c, operands[place - 2])
-        found = _term(inner.inner, inner.inner.value(result)) if start is not None else None
-        if start is not None and found is not None and found.base is value and found.offset in _STEPS:
-            counts[value] = _Line(start, _STEPS[found.offset])
+    for position, result in zip(positions, inner.results[1:], strict=True):
+        value, start = inner.inputs[position - 1], _number(c, operands[position - 2])
+        found = _term(inner.inner, inner.inner.value(result))
+        step = None if found is None or found.base is not value else found.offset
+        if start is not None and isinstance(step, int) and step in _STEPS:
+            counts[value] = _Line(start, step)
     lines = [_line(left, right, counts) for left, right in after]
     return None if None in lines else _total(before, [line for line in lines if line is not None])
 
@@ -92,15 +93,15 @@ def _condition_alone(body: GraphRecord) -> tuple[GraphRecord, list[int]]:
             if index not in kept and not wanted.isdisjoint(body.nodes[index].outputs):
                 kept.add(index)
                 wanted.update(body.nodes[index].inputs)
-        places = [place for place in range(2, len(names)) if names[place] in wanted]
-        results = [body.outputs[place - 1] for place in places]
+        positions = [position for position in range(2, len(names)) if names[position] in wanted]
+        results = [body.outputs[position - 1] for position in positions]
         if wanted.issuperset(results):
             break
         wanted.update(results)
     nodes = tuple(node for index, node in enumerate(body.nodes) if index in kept)
     arrays = {name: array for name, array in body.initializers.items() if name in wanted}
     outputs = (body.outputs[0], *results)
-    return dataclasses.replace(body, nodes=nodes, outputs=outputs, initializers=arrays), places
+    return dataclasses.replace(body, nodes=nodes, outputs=outputs, initializers=arrays), positions
 
 
 def _total(before: Sequence[Size], after: Sequence[_Line]) -> Size | None:
@@ -194,12 +195,12 @@ def _number(c: Importer, tensor: Tensor) -> Size | None:
         return size if isinstance(size, Dim) or abs(size) <= _MOST else None
     array = c.constant(tensor)
     if array is not None:
-        return _whole(array)
+        return _integer_in(array)
     found = _term(c, c.value(tensor))
     return None if found is None or found.base is not None else found.offset
 
 
-def _whole(array: Array) -> int | None:
+def _integer_in(array: Array) -> int | None:
     if array.size != 1 or array.dtype.kind not in "iuf":
         return None
     number = float(array.reshape(())[()])
@@ -212,7 +213,7 @@ def _term(c: Importer, value: Value, deep: int = 0) -> _Term | None:
         return None
     stored, node = c.builder.initializer_of(value), c.builder.producer(value)
     if stored is not None:
-        number = None if stored.factor is not None else _whole(stored.array)
+        number = None if stored.factor is not None else _integer_in(stored.array)
         return None if number is None else _Term(None, number)
     if node is None:
         tensor = c.tensors.get(value.name)
@@ -224,13 +225,15 @@ def _term(c: Importer, value: Value, deep: int = 0) -> _Term | None:
         return _Term(None, node.attributes["values"][0])
     if node.op in _SAME and node.inputs[0] is not None:
         return _term(c, node.inputs[0], deep + 1)
-    if node.op not in (ops.add, ops.sub):
+    if node.op not in (ops.add, ops.sub, ops.mul):
         return None
     left, right = (None if v is None else _term(c, v, deep + 1) for v in node.inputs)
     if left is None or right is None:
         return None
-    if node.op is ops.add and left.base is None:
+    if node.op is not ops.sub and left.base is None:
         left, right = right, left
+    if node.op is ops.mul:
+        return left if right == _Term(None, 1) else None
     if right.base is not None:
         return None
     return _Term(left.base, left.offset + right.offset if node.op is ops.add else left.offset - right.offset)
