@@ -25,17 +25,20 @@ from .pool import max_pool
 from .reduce import reduce_sum
 
 
-def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> TensorType:
+def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType, addend: TensorType | None = None) -> TensorType:
     y = matmul.infer(a, b)
     assert isinstance(y, TensorType)
     fits = bias.dtype == y.dtype and bias.rank <= y.rank and bias.rank >= 1 and bias.shape[-1] == y.shape[-1]
     if not (fits and all(d == 1 for d in bias.shape[:-1])):
         raise InputError(f"matmul_bias: bias is {bias}; expected one element per column")
+    if addend is not None and addend != y:
+        raise InputError(f"matmul_bias: addend is {addend}; expected what the product gives, {y}")
     return y
 
 
-def _matmul_bias(a: Value, b: Value, bias: Value) -> Any:
-    return add(matmul(a, b), bias)
+def _matmul_bias(a: Value, b: Value, bias: Value, addend: Value | None = None) -> Any:
+    y = add(matmul(a, b), bias)
+    return y if addend is None else add(y, addend)
 
 
 def _matmul_bias_relu(a: Value, b: Value, bias: Value) -> Any:
@@ -90,12 +93,13 @@ def _add_relu(a: Value, b: Value) -> Any:
 
 matmul_bias = Op(
     "matmul_bias",
-    ("a", "b", "bias"),
+    ("a", "b", "bias", "addend?"),
     _matmul_bias_infer,
     decompose=_matmul_bias,
     cost=matmul.cost,
+    inplace=((0, 3),),
     pattern=(Pattern(_matmul_bias),),
-    doc="y = a b + bias; the bias has one element per column",
+    doc="y = a b + bias + addend; the bias has one element per column, the addend is like y",
 )
 matmul_bias_relu = Op(
     "matmul_bias_relu",

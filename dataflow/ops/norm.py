@@ -304,6 +304,7 @@ def _layer_norm_grad_infer(
     scale: TensorType | None,
     mean: TensorType,
     inverse: TensorType,
+    addend: TensorType | None = None,
     *,
     axis: int,
     epsilon: float,
@@ -311,7 +312,7 @@ def _layer_norm_grad_infer(
 ) -> tuple[TensorType, ...]:
     rows, columns = _rows("layer_norm_grad", x, axis)
     row = TensorType(x.dtype, columns)
-    alike("layer_norm_grad: x and dy", x, dy)
+    alike("layer_norm_grad: x, dy and addend", x, dy, *(() if addend is None else (addend,)))
     alike("layer_norm_grad: a row of x and scale", row, *(() if scale is None else (scale,)))
     alike("layer_norm_grad: rows of x, mean and inverse_deviation", TensorType(x.dtype, rows), mean, inverse)
     return x, row, row
@@ -319,14 +320,14 @@ def _layer_norm_grad_infer(
 
 layer_norm_grad: Op = Op(
     "layer_norm_grad",
-    ("dy", "x", "scale?", "mean", "inverse_deviation"),
+    ("dy", "x", "scale?", "mean", "inverse_deviation", "addend?"),
     _layer_norm_grad_infer,
     outputs=("dx", "+dscale", "+dbias"),
     attributes=_LAYER_NORM,
-    inplace=((0, 0), (0, 1)),
+    inplace=((0, 0), (0, 1), (0, 5)),
     cost=_layer_norm_cost,
-    doc="g = dy scale; dx = inverse (g - mean(g) - x^ mean(g x^)), x^ = (x - mean) inverse; without centering the "
-    "middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
+    doc="g = dy scale; dx = inverse (g - mean(g) - x^ mean(g x^)) + addend, x^ = (x - mean) inverse; without centering "
+    "the middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
 )
 
 OPS = (

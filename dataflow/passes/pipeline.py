@@ -26,6 +26,7 @@ from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
 from .squares import multiply_squares
+from .training.addends import add_to_gradients
 from .training.channel_sums import sum_with_elementwise
 from .training.norm_relu import fuse_norm_relu
 from .training.scaled_convs import scale_convs
@@ -124,6 +125,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
     Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
     Pass("squares", "fuse", lambda graph, at: multiply_squares(graph, at.mutable)),
+    Pass("addends", "fuse", lambda graph, at: add_to_gradients(graph, at.targets)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),

@@ -19,8 +19,9 @@ def _relu(x: Array) -> Array:
     return np.maximum(x, 0)
 
 
-def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array) -> Array:
-    return matmul(attributes, a, b) + bias
+def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array, addend: Array | None = None) -> Array:
+    y = matmul(attributes, a, b) + bias
+    return y if addend is None else y + addend
 
 
 def _conv_relu_max_pool(attributes: Attributes, *operands: Array) -> Array:

@@ -143,7 +143,13 @@ def _layer_norm(
 
 
 def _layer_norm_grad(
-    attributes: Attributes, dy: Array, x: Array, scale: Array | None, mean: Array, inverse: Array
+    attributes: Attributes,
+    dy: Array,
+    x: Array,
+    scale: Array | None,
+    mean: Array,
+    inverse: Array,
+    addend: Array | None = None,
 ) -> tuple[Array, ...]:
     first, axes = _rows(attributes, x)
     per_row = (*x.shape[:first], *[1] * len(axes))
@@ -157,6 +163,8 @@ def _layer_norm_grad(
     if g.size:
         middle = _mean(attributes, g, axes)
         g = (g - middle - normal * (g * normal).mean(axis=axes, keepdims=True)) * factor
+    if addend is not None:
+        g = g + upcast(addend)
     return g.astype(x.dtype), dscale.astype(x.dtype), dbias.astype(x.dtype)
 
 

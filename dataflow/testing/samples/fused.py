@@ -69,7 +69,11 @@ def _patterns() -> list[Sample]:
         for op in (ops.matmul_bias, ops.matmul_bias_relu):
             rows.append(Sample(op, (x(*a), x(*b), x(b[1])), gradient=(0, 1, 2) if a == (3, 5) else ()))
             rows.append(Sample(op, (x(2, *a), x(*b), x(1, b[1]))))
+        product = x(*a), x(*b), x(b[1])
+        rows.append(Sample(ops.matmul_bias, (*product, x(a[0], b[1])), gradient=(0, 1, 2, 3) if a == (3, 5) else ()))
+        rows.append(Sample(ops.matmul_bias, (x(2, *a), *product[1:], x(2, a[0], b[1]))))
     rows += [Sample(ops.matmul_bias_relu, (x(130, 70), x(70, 140), x(140)))]
+    rows += [Sample(ops.matmul_bias, (x(4, 600), x(600, 12), x(12), x(4, 12)))]
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
     for image, weight in (((2, 3, 6, 5), (4, 3, 3, 3)), ((0, 3, 5, 5), (2, 3, 3, 3)), ((3, 8, 14, 14), (16, 8, 3, 3))):
         small = (0, 1, 2) if image[0] == 2 else ()

@@ -58,6 +58,7 @@ def _layer_norm() -> list[Sample]:
             given = (x(*shape), x(*shape), x(*row), x(*before), x(*before, kind="positive"))
             rows.append(Sample(ops.layer_norm_grad, given, attributes, tolerance=1e-4))  # it sums over rows
             rows.append(Sample(ops.layer_norm_grad, (*given[:2], None, *given[3:]), attributes, tolerance=1e-4))
+            rows.append(Sample(ops.layer_norm_grad, (*given, x(*shape)), attributes, tolerance=1e-4))
     return rows
 
 

@@ -1,5 +1,5 @@
-/* gemm/linalg.cu: c[..., i, j] = sum over p of a[..., i, p] b[..., p, j], with a bias per column
- * and relu where the pattern has them.
+/* gemm/linalg.cu: c[..., i, j] = sum over p of a[..., i, p] b[..., p, j], with a bias per column,
+ * an addend like c, and relu where the pattern has them.
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. */
@@ -101,6 +101,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 static df_status run(const df_call *call, const float *bias, int relu) {
   df_gemm g = df_matmul_of_call(call);
   g.end.column_bias = bias;
+  g.end.add = df_in<const float>(call, 3);
   g.end.relu = relu;
   df_gemm_plan(&g);
   return df_gemm_run(call, &g, call->workspace);
@@ -117,7 +118,7 @@ static df_status matmul_bias_relu_run(const df_call *call) {
 static const df_kernel records[] = {
     DF_CUDA_KERNEL("matmul", "f32", "~f32,~f32->f32", nullptr, .accepts = df_matmul_accepts,
                    .prepare = prepare, .run = matmul_run, .capturable = 1),
-    DF_CUDA_KERNEL("matmul_bias", "f32", "~f32,~f32,f32->f32", nullptr,
+    DF_CUDA_KERNEL("matmul_bias", "f32", "~f32,~f32,f32,f32?->f32", "0<3",
                    .accepts = df_matmul_bias_accepts, .prepare = prepare, .run = matmul_bias_run,
                    .capturable = 1),
     DF_CUDA_KERNEL("matmul_bias_relu", "f32", "~f32,~f32,f32->f32", nullptr,

@@ -167,8 +167,8 @@ enum {
 };
 
 struct row_norm_grad {
-  float *dx; /* may be null, dy or x */
-  const float *dy, *x, *scale, *mean, *inverse;
+  float *dx;                                             /* may be null, dy, x or the addend */
+  const float *dy, *x, *scale, *mean, *inverse, *addend; /* of dx; may be null */
   float *sums; /* [partial][2][n]: dscale, dbias; null when nobody wants them */
   int64_t partials;
   int32_t center;
@@ -256,6 +256,12 @@ __global__ void __launch_bounds__(most) grad_rows(row_norm_grad s, df_rows plan,
 #pragma unroll
       for (int k = 0; k < DF_HELD; k++)
         g[k] = inverse * (g[k] - middle - x[k] * slope);
+      if (most == GRAD_BLOCK && s.addend) { /* the longest rows have no registers for it */
+        df_row_load(x, s.addend + origin, plan, base, end, lane, 0.0f);
+#pragma unroll
+        for (int k = 0; k < DF_HELD; k++)
+          g[k] += x[k];
+      }
       df_row_store(s.dx + origin, g, plan, base, end, lane);
     }
   }
@@ -309,6 +315,15 @@ __global__ void __launch_bounds__(SIDE *MOST_BELOW)
   }
 }
 
+static const char *grad_accepts(const df_node *node) {
+  const df_operand *x = node->inputs[1];
+  const extent e = extent_of(node, x->shape, x->rank);
+  const bool adds = node->n_inputs > 5 && node->inputs[5]->dtype != DF_NONE;
+  return adds && df_rows_plan(e.rows, e.n, false).block > GRAD_BLOCK
+             ? "an addend is not supported of rows that are so long"
+             : nullptr;
+}
+
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
   if (node->outputs[1]->dtype == DF_NONE && node->outputs[2]->dtype == DF_NONE)
     return DF_OK;
@@ -335,10 +350,11 @@ static df_status grad_run(const df_call *call) {
   s.scale = df_in<const float>(call, 2);
   s.mean = df_in<const float>(call, 3);
   s.inverse = df_in<const float>(call, 4);
+  s.addend = df_in<const float>(call, 5);
   s.sums = dscale || dbias ? static_cast<float *>(call->workspace) : nullptr;
   s.partials = partial_count(plan);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
-  df_rows_vectors(&plan, s.dx, s.dy, s.x, s.scale);
+  df_rows_vectors(&plan, s.dx, s.dy, s.x, s.scale, s.addend);
   df_status status = DF_OK;
   const bool held = fits(plan);
   if (s.sums && !held) { /* before dx overwrites what it reads */
@@ -365,6 +381,7 @@ static df_status grad_run(const df_call *call) {
 static const df_kernel records[] = {
     DF_CUDA_KERNEL("layer_norm", "f32", "f32,f32?,f32?->f32,f32?,f32?", "0<0",
                    .prepare = norm_prepare, .run = norm_run, .capturable = 1),
-    DF_CUDA_KERNEL("layer_norm_grad", "f32", "f32,f32,f32?,f32,f32->f32?,f32?,f32?", "0<0,0<1",
-                   .prepare = grad_prepare, .run = grad_run, .capturable = 1)};
+    DF_CUDA_KERNEL("layer_norm_grad", "f32", "f32,f32,f32?,f32,f32,f32?->f32?,f32?,f32?",
+                   "0<0,0<1,0<5", .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
+                   .capturable = 1)};
 DF_CUDA_FAMILY(layer_norm, records);

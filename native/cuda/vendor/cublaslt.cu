@@ -1,7 +1,7 @@
 /* vendor/cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu
- * are its epilogues, the algorithm is chosen when a plan is made: of the precision that is asked
- * for, or the next one that is more exact. What it can't express (a matrix with neither stride 1, a
- * batch of many axes) our own kernel does. */
+ * are its epilogues, an addend is its matrix c, the algorithm is chosen when a plan is made: of the
+ * precision that is asked for, or the next one that is more exact. What it can't express (a matrix
+ * with neither stride 1, a batch of many axes) our own kernel does. */
 #include "gemm/linalg.h"
 #include "vendor/cublaslt_product.h"
 #include "vendor/paths.h"
@@ -138,9 +138,10 @@ void choose_strips(const df_gemm &g, df_path fastest, int32_t wanted, product_st
     state->strips = s;
 }
 
-/* What the plan gives: BIAS is input 2. */
-template <bool BIAS, bool RELU> df_gemm with_end(df_gemm g, const void *bias) {
+/* What the plan gives: BIAS is input 2, an addend input 3. */
+template <bool BIAS, bool RELU> df_gemm with_end(df_gemm g, const void *bias, const void *addend) {
   g.end.column_bias = BIAS ? static_cast<const float *>(bias) : nullptr;
+  g.end.add = static_cast<const float *>(addend);
   g.end.relu = RELU;
   return g;
 }
@@ -152,7 +153,9 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   df_queue *queue = df_vendor_queue(node, error);
   if (!queue)
     return DF_UNSUPPORTED;
-  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_node(node), some_address(ALIGNED));
+  const bool adds = node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE;
+  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_node(node), some_address(ALIGNED),
+                                   adds ? some_address(ALIGNED) : nullptr);
   product_state *state = new (std::nothrow) product_state{};
   if (!state)
     return DF_OUT_OF_MEMORY;
@@ -191,7 +194,7 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
 /* Whether every matrix of the batch begins at a multiple of 16 bytes. */
 bool is_aligned(const df_gemm &g, const problem &p) {
   bool even = df_is_aligned<4>(g.a) && df_is_aligned<4>(g.b) && df_is_aligned<4>(g.c) &&
-              df_is_aligned<4>(g.end.column_bias);
+              df_is_aligned<4>(g.end.column_bias) && df_is_aligned<4>(g.end.add);
   for (int32_t axis = 0; axis < g.batch.rank; axis++)
     if (axis != p.inside)
       even = even && g.batch.strides[0][axis] % 4 == 0 && g.batch.strides[1][axis] % 4 == 0 &&
@@ -209,11 +212,13 @@ void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *ou
     launch /= g.batch.shape[axis];
     out->a += at * g.batch.strides[0][axis];
     out->b += at * g.batch.strides[1][axis];
-    out->c += at * products_inside(g, axis) * g.c_batch;
+    const int64_t result = at * products_inside(g, axis) * g.c_batch;
+    out->c += result;
+    out->end.add += out->end.add ? result : 0;
   }
 }
 
-/* c = products + beta c. */
+/* c = products + the addend, or + beta c where there is none. */
 df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
                      const product_state &state, const choice &chosen, float beta) {
   const float one = 1.0f;
@@ -222,10 +227,10 @@ df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
   for (int64_t i = 0; i < p.launches && !status; i++) {
     df_gemm at;
     find_launch(g, p, i, &at);
-    status =
-        lt().cublasLtMatmul(state.own, &d.product, &one, at.b, &d.first, at.a, &d.second, &beta,
-                            at.c, &d.result, at.c, &d.result, &chosen.algo, call->workspace,
-                            state.workspace, static_cast<cudaStream_t>(call->stream));
+    status = lt().cublasLtMatmul(state.own, &d.product, &one, at.b, &d.first, at.a, &d.second,
+                                 at.end.add ? &one : &beta, at.end.add ? at.end.add : at.c,
+                                 &d.result, at.c, &d.result, &chosen.algo, call->workspace,
+                                 state.workspace, static_cast<cudaStream_t>(call->stream));
   }
   return status ? df_fail(call, DF_DEVICE, "cuBLASLt: %s", lt().cublasLtGetStatusString(status))
                 : df_status(DF_OK);
@@ -262,7 +267,8 @@ df_status launch_strips(const df_call *call, const df_gemm &g, const product_sta
 
 template <bool BIAS, bool RELU> df_status run(const df_call *call) {
   const product_state &state = *static_cast<const product_state *>(call->state);
-  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2));
+  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2),
+                                   df_in<const float>(call, 3));
   problem p;
   if (call->stream != state.stream)
     return df_fail(call, DF_INTERNAL, "prepared for another session");
@@ -297,7 +303,7 @@ const char *bias_accepts(const df_node *node) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static constexpr df_kernel record(const char *op, const char *name, const char *operands,
-                                  const char *(*takes)(const df_node *),
+                                  const char *inplace, const char *(*takes)(const df_node *),
                                   df_status (*prepares)(const df_node *, df_prepared *, df_error *),
                                   df_kernel_run runs) {
   df_kernel k{};
@@ -306,6 +312,7 @@ static constexpr df_kernel record(const char *op, const char *name, const char *
   k.op = op;
   k.name = name;
   k.operands = operands;
+  k.inplace = inplace;
   k.accepts = takes;
   k.prepare = prepares;
   k.run = runs;
@@ -315,10 +322,10 @@ static constexpr df_kernel record(const char *op, const char *name, const char *
 }
 
 static const df_kernel records[] = {
-    record("matmul", "matmul f32 cublaslt", "~f32,~f32->f32", accepts, prepare<false, false>,
-           run<false, false>),
-    record("matmul_bias", "matmul_bias f32 cublaslt", "~f32,~f32,f32->f32", bias_accepts,
-           prepare<true, false>, run<true, false>),
-    record("matmul_bias_relu", "matmul_bias_relu f32 cublaslt", "~f32,~f32,f32->f32", bias_accepts,
-           prepare<true, true>, run<true, true>)};
+    record("matmul", "matmul f32 cublaslt", "~f32,~f32->f32", nullptr, accepts,
+           prepare<false, false>, run<false, false>),
+    record("matmul_bias", "matmul_bias f32 cublaslt", "~f32,~f32,f32,f32?->f32", "0<3",
+           bias_accepts, prepare<true, false>, run<true, false>),
+    record("matmul_bias_relu", "matmul_bias_relu f32 cublaslt", "~f32,~f32,f32->f32", nullptr,
+           bias_accepts, prepare<true, true>, run<true, true>)};
 DF_CUDA_FAMILY(cublaslt, records);

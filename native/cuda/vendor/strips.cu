@@ -45,9 +45,9 @@ df_strips df_strips_of(const df_gemm &g) {
       found = &one;
     }
   df_strips s{};
-  if (uneven != 1 || g.products != 1)
+  if (uneven != 1 || g.products != 1 || g.end.add) /* it lies as c does, which a strip may not */
     return s;
-  const bool ends = g.end.column_bias || g.end.row_bias || g.end.add || g.end.relu;
+  const bool ends = g.end.column_bias || g.end.row_bias || g.end.relu;
   if (ends && (found->rows == DF_K || found->row == DF_K))
     return s; /* the end comes after the last sum */
   const int64_t rows = size_of(g, found->rows), length = size_of(g, found->row);

@@ -143,8 +143,9 @@ double rounded(float x, int bits) {
   return x;
 }
 
-/* d = a b + beta d. */
-void multiply(const problem &p, const float *a, const float *b, float beta, float *d) {
+/* d = a b + beta c; c may be d. */
+void multiply(const problem &p, const float *a, const float *b, float beta, const float *c,
+              float *d) {
   const int bits = p.product.compute == COMPUTE_32F_FAST_TF32   ? 10
                    : p.product.compute == COMPUTE_32F_FAST_16BF ? 7
                                                                 : 23;
@@ -163,8 +164,8 @@ void multiply(const problem &p, const float *a, const float *b, float beta, floa
           sum += bias[i];
         if (p.product.epilogue & EPILOGUE_RELU)
           sum = sum < 0 ? 0 : sum;
-        float *out = &d[s * p.d.stride + i + j * p.d.ld];
-        *out = static_cast<float>(beta != 0 ? sum + beta * *out : sum);
+        const int64_t at = s * p.d.stride + i + j * p.d.ld; /* in c too */
+        d[at] = static_cast<float>(beta != 0 ? sum + beta * c[at] : sum);
       }
 }
 
@@ -333,10 +334,10 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   int status = read_problem(product, la, lb, lc, ld, &p);
   if (status)
     return status;
-  if (!chosen || chosen->problem != number_of(p) || !alpha || !beta || !a || !b || !c || c != d ||
+  if (!chosen || chosen->problem != number_of(p) || !alpha || !beta || !a || !b || !c || !d ||
       *static_cast<const float *>(alpha) != 1.0f)
     return INVALID_VALUE;
-  const float factor = *static_cast<const float *>(beta); /* of what d has */
+  const float factor = *static_cast<const float *>(beta); /* of what c has */
   if ((p.product.epilogue & EPILOGUE_BIAS) &&
       (!p.product.bias || !is_at(p.product.bias, chosen->alignment[0])))
     return INVALID_VALUE;
@@ -348,7 +349,7 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   standin_enqueue("cublasLtMatmul", 1, 1, 0, stream, [=] {
     memset(workspace, 0x5a, used); /* as a product in parts would */
     multiply(p, static_cast<const float *>(a), static_cast<const float *>(b), factor,
-             static_cast<float *>(d));
+             static_cast<const float *>(c), static_cast<float *>(d));
   });
   return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS);
 }
