@@ -236,7 +236,7 @@ class Engine:
 
     def build_series(
         self,
-        graphs: Sequence[Graph],
+        graphs: Sequence[Graph | Sized],
         count: int,
         *,
         varying: Collection[str],
@@ -252,7 +252,7 @@ class Engine:
         """The program of a series of plans, or why there is none; see ``build``.
 
         Args:
-            graphs: bound to the sizes of the first plan, of the second, and of the one ``count`` steps from the first.
+            graphs: for the sizes of the first plan, of the second, and of the one ``count`` steps from the first.
             count: at least two.
             varying: names of values that are constant in each plan, but not the same in all.
             mutable: as for ``build``.
@@ -275,7 +275,9 @@ class Engine:
         if goal is not None and goal.is_budget:
             return "the budget of memory holds for each plan by itself"
         scratch = scratch or self._scratch
-        rows = {} if self.state is None else _growing(self.state.state.pairs, graphs[0], graphs[2])
+        first_graph, last_graph, rows = graphs[0], graphs[2], dict[str, tuple[int, ...]]()
+        if self.state is not None and isinstance(first_graph, Graph) and isinstance(last_graph, Graph):
+            rows = _growing(self.state.state.pairs, first_graph, last_graph)
         made = self.compile(graphs[2], mutable=changing, owners=owners, goal=goal, reserved=rows)
         if most is not None and made.plan.peak_bytes > most:
             return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {most}"

@@ -59,6 +59,7 @@ class EvenSizes:
     def feeding(self, graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
         """The graph in which what is computed from sizes that grow alone has become inputs, and the values they were.
 
+        It is the graph itself where there is none of it.
         Views stay, as they do where constants are folded: what they are of is fed.
         """
         values = SizeValues.of(graph)
@@ -80,6 +81,8 @@ class EvenSizes:
         asked = dict.fromkeys(value for node in kept for value in node.inputs if value in computed)
         asked.update(dict.fromkeys(value for value in graph.outputs.values() if value in computed))
         fed = tuple(value for value in asked if value is not None)
+        if len(kept) == len(graph.nodes):
+            return graph, fed
         return replace(graph, inputs=(*graph.inputs, *fed), nodes=tuple(kept)), fed
 
     def why_uneven(self, graph: Graph, kernels: Kernels) -> str | None:

@@ -22,7 +22,6 @@ from ...ir.types import Array
 from ...lower.templates import Sized
 from ...model import Model
 from ...passes.bind_shapes import bind, dims_of
-from ...passes.dead_code import eliminate_dead_code
 from ...planning.offsets import lie_apart
 from ..data_sizes import DataSizes, Decided, decided_again
 from ..graphs import KEY_INPUT, Graphs, types_of
@@ -35,7 +34,7 @@ from ..tied_weights import Tie, tied
 from ..trained import Trained
 from .ready import Ready, call
 from .series import BatchSeries
-from .sizes import Make, Sizes, form_of, sized
+from .sizes import Make, Sizes, complete, form_of, sized, without
 from .specialized import specialized
 
 PLANS = 16  # per program; the least recently used goes
@@ -93,7 +92,7 @@ class Making:
         self._read = objective.read
         self.trained = Trained(self.engine, self.graph, updates, trainable, self._graphs.statistics, ties)
         one_plan = self._data.depends or lie_apart() or not (self.engine.makes_series and dims_of(self.graph))
-        self._series = None if one_plan else BatchSeries(self.graph, self.engine, self._build_series)
+        self._series = None if one_plan else BatchSeries(self.graph, self.engine)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,7 +183,7 @@ class Making:
             joint = joint or self._joint(given, decided, sizes, True, (), self.frozen, passing=True)
             return self._graphs.step(joint, self.names, frozen, self.as_ready)
 
-        return self._ready(("step", *_without(frozen)), batch, make, decided), batch
+        return self._ready(("step", *without(frozen)), batch, make, decided), batch
 
     def optimizer(
         self, hyper: Array, weight: float, frozen: frozenset[int], squares: float | None
@@ -201,7 +200,7 @@ class Making:
         if squares is not None:
             batch[SQUARES] = np.asarray(squares, np.float32)
         names = self.names if self.shards is None else self.shards.own(self.names)
-        return self._program(("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
+        return self._program(("optimizer", *without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
 
     @decided_again
     def evaluation(self, batch: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
@@ -242,9 +241,9 @@ class Making:
 
     def _bound(self, decided: Decided, batch: Mapping[str, Array], sizes: Sizes) -> Graph:
         """The model's graph for a batch, whose sizes may be traced, or for those of a series."""
-        graph = decided.source.graph if active() is not None else sizes.graph
-        kernels = self.engine.registry.reference_kernels
-        return self._data.bound(decided, batch) if graph is None else bind(graph, sizes.named, kernels)
+        if sizes.graph is None and active() is None:
+            return self._data.bound(decided, batch)
+        return bind(sizes.graph or decided.source.graph, sizes.named, self.engine.registry.reference_kernels)
 
     def _drawn(self, draw: int) -> dict[str, Array]:
         """What a micro-batch reads beside its batch."""
@@ -293,7 +292,8 @@ class Making:
         if program is not None:
             return program
         series = None if decided.form else self._series
-        member = None if series is None else series.member(kind, types_of(batch), make)
+        build = functools.partial(self._build_series, kind, make, decided)
+        member = None if series is None else series.member(kind, types_of(batch), build)
         return self._program(kind, batch, make, decided) if member is None else member
 
     def _program(
@@ -302,13 +302,16 @@ class Making:
         """The program of a kind for the sizes of a batch alone."""
 
         def build() -> Program:
-            types, found = types_of(batch), None
-            if decided is not None:
-                of, names = decided.source, self._data.named(decided, batch)
-                found = sized((kind, of), of.graph.inputs, types, names, lambda sizes: _complete(make(sizes)))
-            return self._built(found or _complete(make(Sizes({}, types))))
+            sizes = Sizes({} if decided is None else self._data.named(decided, batch), types_of(batch))
+            return self._built(self._shared(kind, make, decided, sizes) or complete(make(sizes)))
 
         return self.engine.program(kind, form_of(batch, decided.form if decided else ()), build)
+
+    def _shared(self, kind: tuple[Any, ...], make: Make, decided: Decided | None, sizes: Sizes) -> Sized | None:
+        """What makes a graph for some sizes, and for others too."""
+        if decided is None:
+            return None
+        return sized((kind, decided.source), decided.source.graph.inputs, sizes, lambda at: complete(make(at)))
 
     def _built(self, graph: Graph | Sized) -> Program:
         """The program of a bound graph without dead nodes, over the tensors that training changes."""
@@ -316,15 +319,20 @@ class Making:
         self.trained.drop_loaded()
         return made
 
-    def _build_series(self, graphs: Sequence[Graph], count: int, varying: Collection[str]) -> SeriesProgram | str:
-        made = self.engine.build_series(
-            [_complete(graph) for graph in graphs],
-            count,
-            varying=varying,
-            mutable=self.trained.changed(),
-            bends=True,
-            **self._tensors(),
-        )
+    def _build_series(
+        self, kind: tuple[Any, ...], make: Make, decided: Decided, several: Sequence[Sizes], count: int
+    ) -> SeriesProgram | str:
+        """See ``BuildSeries``; made like the programs of single sizes where nothing is fed to it."""
+        alone = several[0].graph is decided.source.graph
+        shared = [one for sizes in several if alone and (one := self._shared(kind, make, decided, sizes)) is not None]
+        made = self._series_of(shared, count, ()) if shared else ""
+        if not isinstance(made, str):
+            return made
+        return self._series_of([complete(make(sizes)) for sizes in several], count, several[0].varying)
+
+    def _series_of(self, graphs: Sequence[Graph | Sized], count: int, varying: Collection[str]) -> SeriesProgram | str:
+        how = {"mutable": self.trained.changed(), "varying": varying, "bends": True, **self._tensors()}
+        made = self.engine.build_series(graphs, count, **how)
         self.trained.drop_loaded()
         return made
 
@@ -332,17 +340,6 @@ class Making:
         """Where a program finds its tensors, for ``Engine.build``."""
         scratch = None if lie_apart() else self._scratch
         return {"owners": self.trained.all_owners(), "newest": self.trained.initial, "scratch": scratch}
-
-
-def _complete(graph: Graph) -> Graph:
-    graph = eliminate_dead_code(graph)
-    assert not dims_of(graph)
-    return graph
-
-
-def _without(frozen: frozenset[int]) -> tuple[str, ...]:
-    """What tells programs in which some kinds of parameters stay as they are."""
-    return tuple(f"without {i}" for i in sorted(frozen))
 
 
 def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,12 +20,13 @@ from ...passes.bind_shapes import dims_of, has_names
 from ...passes.even_sizes import EvenSizes
 from ...passes.size_values import Kernels, SizeValues
 from ...planning.series import why_uneven
-from .sizes import Make, Sizes
+from .sizes import Sizes
 
 log = logging.getLogger("dataflow")
 
-BuildSeries = Callable[[Sequence[Graph], int, frozenset[str]], "SeriesProgram | str"]
-"""``build(graphs, count, varying)``: see ``Engine.build_series``."""
+BuildSeries = Callable[[Sequence[Sizes], int], "SeriesProgram | str"]
+"""``build(several, count)``: of the program for the first sizes of a series, the second and the last; see
+``Engine.build_series``."""
 MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes twice as large as any that came
 _SEEN = 8  # sizes planned by themselves, of which it is known whether others lie on a line with them
 _FOUND = 8  # lines, of each kind of program
@@ -84,11 +85,10 @@ class BatchSeries:
     Args:
         graph: of named sizes, its inputs among the entries of a batch.
         engine: keeps the programs.
-        build: makes one.
     """
 
-    def __init__(self, graph: Graph, engine: Engine, build: BuildSeries) -> None:
-        self._graph, self._engine, self._build = graph, engine, build
+    def __init__(self, graph: Graph, engine: Engine) -> None:
+        self._graph, self._engine = graph, engine
         self._kernels = engine.registry.reference_kernels
         self._seen: dict[Hashable, list[Shapes]] = {}
         self._found: dict[Hashable, list[_Found]] = {}
@@ -102,13 +102,15 @@ class BatchSeries:
         self._found.clear()
         self._vain.clear()
 
-    def member(self, kind: tuple[Hashable, ...], types: Mapping[str, TensorType], make: Make) -> SeriesMember | None:
+    def member(
+        self, kind: tuple[Hashable, ...], types: Mapping[str, TensorType], build: BuildSeries
+    ) -> SeriesMember | None:
         """The plan of a series for a batch; None where it is to be planned by itself.
 
         Args:
             kind: of program.
             types: of the entries of the batch, also those that the program adds to it.
-            make: makes the graph for any sizes.
+            build: makes a series.
         """
         key = (kind, tuple((name, t.dtype) for name, t in types.items()))
         shapes = tuple(t.sizes for t in types.values())
@@ -116,7 +118,7 @@ class BatchSeries:
             t = found.line.number(shapes)
             if t is not None and 0 <= t <= found.line.count:
                 try:
-                    return self._moved(kind, found, t, types, make)
+                    return self._moved(kind, found, t, types, build)
                 except _REFUSALS as why:  # it was forgotten, and can't be made any more
                     log.debug("no series of plans for %s: %s", shapes, why)
                     self._found[key].remove(found)
@@ -126,7 +128,7 @@ class BatchSeries:
         line = next(filter(None, lines), None)
         if line is not None and not self._waits(key):
             like = self._are_alike(kind, tuple(types), line, seen)
-            made = self._first(kind, line, shapes, types, make) if like else None
+            made = self._first(kind, line, shapes, types, build) if like else None
             if made is not None:
                 found, member = made
                 self._vain.pop(key, None)
@@ -162,7 +164,12 @@ class BatchSeries:
         return why is None
 
     def _first(
-        self, kind: tuple[Hashable, ...], line: Line, shapes: Shapes, types: Mapping[str, TensorType], make: Make
+        self,
+        kind: tuple[Hashable, ...],
+        line: Line,
+        shapes: Shapes,
+        types: Mapping[str, TensorType],
+        build: BuildSeries,
     ) -> tuple[_Found, SeriesMember] | None:
         """The series of the first line of those that reach less and less far."""
         single = line.finest()
@@ -175,7 +182,7 @@ class BatchSeries:
                 continue
             try:
                 found = self._made(chosen, types)
-                member = self._moved(kind, found, t, types, make)
+                member = self._moved(kind, found, t, types, build)
                 if member is not None:
                     return found, member
             except _REFUSALS as why:
@@ -192,7 +199,7 @@ class BatchSeries:
         return _Found(line, sizes, *sizes.feeding(self._graph), SizeValues.of(self._graph))
 
     def _moved(
-        self, kind: tuple[Hashable, ...], found: _Found, t: int, types: Mapping[str, TensorType], make: Make
+        self, kind: tuple[Hashable, ...], found: _Found, t: int, types: Mapping[str, TensorType], build: BuildSeries
     ) -> SeriesMember | None:
         """Plan ``t``; the program is made where it isn't kept. None where a kernel wants another plan."""
         line, names = found.line, tuple(types)
@@ -201,12 +208,12 @@ class BatchSeries:
 
         def made() -> SeriesProgram:
             varying = found.sizes.varying(self._graph)
-            graphs = []
+            several = []
             for number in (0, 1, line.count):
                 at = dict(zip(names, line.at(number), strict=True))
                 entries = {name: TensorType(types[name].dtype, shape) for name, shape in at.items()}
-                graphs.append(make(Sizes(found.sizes.at(number), entries, found.graph, varying)))
-            program = self._build(graphs, line.count, varying)
+                several.append(Sizes(found.sizes.at(number), entries, found.graph, varying))
+            program = build(several, line.count)
             if isinstance(program, str):
                 raise _NoSeries(program)
             if not any(number not in (0, 1, line.count) for number, _ in alone):  # of which it was not made

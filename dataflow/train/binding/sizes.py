@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ...ir.graph import Graph
 from ...ir.types import Array, TensorType
 from ...ir.value import Value
 from ...lower.templates import Sized
+from ...passes.bind_shapes import dims_of
+from ...passes.dead_code import eliminate_dead_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,28 @@ def form_of(batch: Mapping[str, Array], decided: tuple[Hashable, ...]) -> tuple[
     return (tuple((name, array.shape) for name, array in batch.items()), *decided)
 
 
-def sized(
-    kind: Hashable, inputs: Iterable[Value], types: Mapping[str, TensorType], named: Mapping[str, int], make: Make
-) -> Sized | None:
-    """What makes a graph for the sizes of a batch and for others; None where no size has a name.
+def without(frozen: frozenset[int]) -> tuple[str, ...]:
+    """What tells programs in which some kinds of parameters stay as they are."""
+    return tuple(f"without {i}" for i in sorted(frozen))
+
+
+def complete(graph: Graph) -> Graph:
+    """The graph without dead nodes, for which all sizes are known."""
+    graph = eliminate_dead_code(graph)
+    assert not dims_of(graph)
+    return graph
+
+
+def sized(kind: Hashable, inputs: Iterable[Value], sizes: Sizes, make: Make) -> Sized | None:
+    """What makes a graph for some sizes and for others; None where no size has a name.
 
     Args:
         kind: of the graph.
         inputs: the model's, of named sizes.
-        types: of the entries of the batch.
-        named: all sizes that have names.
+        sizes: with all that have names.
         make: makes the graph.
     """
+    types, named = sizes.types, sizes.named
     declared = {value.name: value.type for value in inputs}
     # Each axis of what the model doesn't read has a name of its own.
     axes = {name: [f"{name}/{axis}" for axis in range(t.rank)] for name, t in types.items() if name not in declared}
@@ -62,13 +74,9 @@ def sized(
         return None
 
     def made(at: Mapping[str, Any]) -> Graph:
-        entries = {}
-        for name, t in types.items():
-            of_model = name in declared
-            entries[name] = (
-                declared[name].bind(at) if of_model else TensorType(t.dtype, tuple([at[a] for a in axes[name]]))
-            )
-        return make(Sizes({name: at[name] for name in named}, entries))
+        entries = {name: declared[name].bind(at) for name in types if name in declared}
+        entries |= {name: TensorType(types[name].dtype, tuple([at[a] for a in own])) for name, own in axes.items()}
+        return make(replace(sizes, named={name: at[name] for name in named}, types={n: entries[n] for n in types}))
 
     entries = tuple((name, t.dtype.name, t.rank) for name, t in types.items())
     return Sized((kind, entries), {**named, **others}, made)
