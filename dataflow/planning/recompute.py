@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
 from ..ir.plan import Again
-from .schedule import Schedule, cost_of
+from .schedule import Schedule, cost_of, written_over
 from .work import Work, inputs_again, operands_of, read_again
 
 AGAIN = "again"  # the end of the names of nodes that run a second time, and of what they compute
@@ -32,7 +32,7 @@ def repeating(lowered: Lowered, work: Work, schedule: Schedule, peak: int) -> Lo
     position: list[int] = [0] * len(lowered.items)  # of the first run of each item
     rows: list[tuple[str, int]] = []
     times: dict[int, int] = {}
-    for run in schedule:
+    for run, over in zip(schedule, written_over(work, schedule), strict=True):
         item = lowered.items[run.item]
         if run.first:
             position[run.item] = len(items)
@@ -45,7 +45,7 @@ def repeating(lowered: Lowered, work: Work, schedule: Schedule, peak: int) -> Lo
             old = None if storage is None else storage.base
             if old is None or old in results:
                 continue
-            if old not in index or work.makers[index[old]][0] == run.item:
+            if old not in index or (work.makers[index[old]][0] == run.item and index[old] not in over):
                 number += 1
                 results[old] = BaseTensor(number, old.name + end, old.type, old.memory, "computed")
             else:

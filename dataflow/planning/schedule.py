@@ -50,24 +50,44 @@ def with_extra(work: Work, plan: Plan) -> Work:
     return replace(work, extra=tuple(extra))
 
 
+def written_over(work: Work, schedule: Sequence[Run]) -> list[frozenset[int]]:
+    """Of each run that computes again the results that are still in memory for later runs, beside those it is run for.
+
+    It writes the same bits over them: they would need memory of their own otherwise.
+    """
+    found: list[frozenset[int]] = []
+    wanted: set[int] = set()  # what later runs read
+    for run in reversed(schedule):
+        read = work.reads[run.item] if run.first else work.again[run.item]
+        assert read is not None
+        others = () if run.first else work.same[run.item]
+        found.append(frozenset(b for b in others if b in wanted and b not in run.results and b not in read))
+        wanted.difference_update(base for base in run.results if _begins(work, run.item, base))
+        wanted.update(read)
+    found.reverse()
+    return found
+
+
 def profile(work: Work, schedule: Sequence[Run]) -> list[int]:
     """Bytes in use at each run.
 
     As the planner will find: a tensor lives from its first write to its last use, a run that computes again has
-    tensors of its own, and a result takes the bytes of an operand that dies there where its kernel allows it.
+    tensors of its own but for those that it writes over, and a result takes the bytes of an operand that dies there where its kernel allows it.
     """
     births: list[list[int]] = [[] for _ in schedule]  # sizes
     last: list[int] = []  # by version: the last run that uses it
     size: list[int] = []
     current: dict[int, int] = {}  # base tensor -> version
     of: list[tuple[dict[int, int], dict[int, int]]] = []
+    over = written_over(work, schedule)
     for time, run in enumerate(schedule):
         read = work.reads[run.item] if run.first else work.again[run.item]
         assert read is not None
         found = {base: current[base] for base in read}
         written: dict[int, int] = {}
         for base in work.writes[run.item]:
-            version = current.get(base) if run.first or not _begins(work, run.item, base) else None
+            stays = run.first or base in over[time] or not _begins(work, run.item, base)
+            version = current.get(base) if stays else None
             if version is None:
                 version = len(size)
                 size.append(work.sizes[base])

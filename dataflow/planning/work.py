@@ -31,6 +31,7 @@ class Work:
         makers: the items that write each.
         reads, writes: base tensors of each item.
         again: of each item what it reads when it is computed again; None where it can't be.
+        same: base tensors of each item that it alone writes, and with the same bits when it is computed again.
         until: the last item before which each may be computed again: that item changes what it reads.
         shared: of each item the pairs (result, operand) whose bytes may be shared.
         costs: of each item, in bytes moved.
@@ -44,6 +45,7 @@ class Work:
     reads: tuple[tuple[int, ...], ...]
     writes: tuple[tuple[int, ...], ...]
     again: tuple[tuple[int, ...] | None, ...]
+    same: tuple[tuple[int, ...], ...]
     until: tuple[int, ...]
     shared: tuple[tuple[tuple[int, int], ...], ...]
     costs: tuple[int, ...]
@@ -117,11 +119,19 @@ def work_of(lowered: Lowered) -> Work:
         tuple(reads),
         tuple(writes),
         tuple(again),
+        tuple(_same(item, written, makers) for item, written in zip(lowered.items, writes, strict=True)),
         tuple(until),
         tuple(shared),
         tuple(costs),
         (0,) * len(costs),
     )
+
+
+def _same(item: LoweredItem, written: Sequence[int], makers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """See ``Work.same``; an op that reads something else when it is computed again says so of its first result only."""
+    if not isinstance(item, LoweredNode) or item.node.op.again:
+        return ()
+    return tuple(base for base in written if len(makers[base]) == 1)
 
 
 def _changes(lowered: Lowered) -> dict[BaseTensor, int]:
