@@ -72,7 +72,8 @@ def profile(work: Work, schedule: Sequence[Run]) -> list[int]:
     """Bytes in use at each run.
 
     As the planner will find: a tensor lives from its first write to its last use, a run that computes again has
-    tensors of its own but for those that it writes over, and a result takes the bytes of an operand that dies there where its kernel allows it.
+    tensors of its own but for those that it writes over, and a result takes the bytes of an operand that dies there
+    where its kernel allows it.
     """
     births: list[list[int]] = [[] for _ in schedule]  # sizes
     last: list[int] = []  # by version: the last run that uses it

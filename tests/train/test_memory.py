@@ -314,3 +314,31 @@ def test_a_batch_norm_with_known_statistics_gives_the_same_bits(device: str, sha
         g.output(name, value)
     found = df.Session(g.build(), devices=[device]).run({"x": random.standard_normal(shape).astype(np.float32)})
     assert found["y"].tobytes() == found["again"].tobytes()
+
+
+def test_a_layer_that_runs_again_takes_no_memory_for_results_that_are_there() -> None:
+    """Of an LSTM's results the gates go; its states and cells, which are there, are written over with the same bits."""
+    random = np.random.default_rng(0)
+    steps, width = 24, 32
+
+    def model() -> df.Model:
+        g = df.GraphBuilder("network")
+        h = g.input("x", df.float32, (steps, BATCH, width))
+        for layer in range(2):
+            numbers = np.random.default_rng(layer)
+            w, r = (numbers.standard_normal((4 * width, width)).astype(np.float32) / 8 for _ in "wr")
+            x = ops.matmul(h, ops.transpose(g.parameter(f"w{layer}", w), perm=(1, 0)))
+            h = ops.lstm(x, g.parameter(f"r{layer}", r))[0]
+        g.output("y", ops.reduce_mean(h, axes=(0,), keepdims=False))
+        return df.Model(g.build())
+
+    batch = {"x": random.standard_normal((steps, BATCH, width)).astype(np.float32), "labels": np.arange(BATCH)}
+    found = []
+    for memory in ("1x", "0.7x"):
+        with df.Trainer(model(), memory=memory, devices=["cpu"]) as trainer:
+            losses = [trainer.step(batch) for _ in range(3)]
+            plan = trainer.plans()["step"]
+            check_plan(plan)
+            found.append((losses, {name: array.tobytes() for name, array in trainer.programs.state().items()}))
+    assert found[0] == found[1]
+    assert any(name.endswith("/again") for name, _ in plan.again.nodes)

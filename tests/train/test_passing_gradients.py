@@ -173,3 +173,21 @@ def test_steps_and_programs_apart_may_follow_each_other() -> None:
             np.testing.assert_array_equal(mixed.programs.gradient(name), array)
         mixed.evaluate(batch)
     assert_equal(state(mixed), state(same))
+
+
+def test_biases_are_updated_when_nothing_runs_again_any_more() -> None:
+    width = 128
+    random = np.random.default_rng(0)
+    g = df.GraphBuilder("wide")
+    h = g.input("x", df.float32, (2, width))
+    for layer in range(4):
+        w, b = random.random((width, width), np.float32), np.zeros(width, np.float32)
+        h = ops.relu(ops.add(ops.matmul(h, g.parameter(f"w{layer}", w)), g.parameter(f"b{layer}", b)))
+    g.output("y", h)
+    with df.Trainer(df.Model(g.build()), update="as_ready", devices=["cpu"]) as trainer:
+        trainer.step({"x": np.ones((2, width), np.float32), "labels": np.array([0, 1])})
+        steps = [step for segment in trainer.plans()["step"].segments for step in segment.steps]
+    sizes = [step.outputs[0].type.elements for step in steps if step.node.op.name == "adamw_step"]
+    names = [step.node.op.name for step in steps]
+    assert sizes[-4:] == [width] * 4 and sizes[:4] == [width * width] * 4
+    assert names.index("adamw_step") < len(names) - 1 - names[::-1].index("matmul")

@@ -12,6 +12,8 @@ from ..joint import ACCUMULATOR, FORWARD, OPTIMIZER, SQUARES
 from .update_graph import add_updates
 from .updates import Updates
 
+WAITING = 0.01  # of all bytes that a step changes: those of small parameters that are updated at its end
+
 
 def step_graph(
     joint: Graph,
@@ -55,10 +57,16 @@ def step_graph(
 def _sooner(graph: Graph, start: int, last: int) -> tuple[Node, ...]:
     """The nodes; those from ``start`` on stand right behind what they read, and behind the ``last`` of forward.
 
-    What replaces a parameter also stands behind all that reads the parameter before.
+    What replaces a parameter also stands behind all that reads the parameter before. Small ones are replaced at the
+    end: their gradients take little memory, and while biases have their old values nodes that read them can run again.
     """
     readers = {value: index for index, node in enumerate(graph.nodes[:start]) for value in node.inputs}
     replaced = {state.after: readers.get(state.before, -1) for state in graph.states}
+    waiting = WAITING * sum(value.type.nbytes for value in replaced)
+    for value in sorted(replaced, key=lambda value: value.type.nbytes):
+        waiting -= value.type.nbytes
+        if waiting >= 0:
+            replaced[value] = start - 1
     producers = graph.producers()
     order: dict[Node, tuple[int, int]] = {}
     for index, node in enumerate(graph.nodes):
