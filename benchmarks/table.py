@@ -39,7 +39,8 @@ ORDER = {
     "inverse), and what a node of a captured chain costs.",
     "gpu_traffic": "Without a card (`benchmarks/gpu_traffic.py`): what a training step with AdamW moves through a "
     "card's memory and how often it launches, counted from its plans: each operand of a step is read once, each result "
-    "written once. Networks are as PyTorch exports them; storage is float32.",
+    "written once. Networks are as PyTorch exports them, batch norm has fixed statistics, and values wait for backward "
+    "in float32 where no other dtype is named.",
     "startup": "Import and size on disk.",
     "planner": "Peak memory against the largest live set (bound), no model above it; known instances, which an exact "
     "solver packs into their capacity.",

@@ -10,7 +10,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import DType, TensorType, float32, int64
 from ..ir.value import Value
-from .infer import need, need_shape, normal_axis, same_dtype
+from .infer import alike, need, need_shape, normal_axis, same_dtype
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
@@ -59,7 +59,9 @@ find: Op = Op(
 )
 
 
-def _index_add_infer(indices: TensorType, updates: TensorType, *, size: Size, axis: int) -> TensorType:
+def _index_add_infer(
+    indices: TensorType, updates: TensorType, addend: TensorType | None = None, *, size: Size, axis: int
+) -> TensorType:
     _need_indices("index_add", indices)
     rank = updates.rank - indices.rank + 1
     if not (rank >= 1):
@@ -68,16 +70,25 @@ def _index_add_infer(indices: TensorType, updates: TensorType, *, size: Size, ax
     inner = updates.shape[at : at + indices.rank]
     if not (inner == indices.shape or not (updates.is_bound and indices.is_bound)):
         raise InputError(f"index_add: updates {updates} don't hold a row per index {indices} at axis {axis}")
-    return TensorType(updates.dtype, (*updates.shape[:at], size, *updates.shape[at + indices.rank :]))
+    y = TensorType(updates.dtype, (*updates.shape[:at], size, *updates.shape[at + indices.rank :]))
+    if addend is not None:
+        alike("index_add: y and addend", y, addend)
+    return y
+
+
+def _index_add_gradient(node: Node, g: Value) -> tuple[Value | None, ...]:
+    rows = gather(g, node.inputs[0], axis=node.attributes["axis"])
+    return (None, rows, g)[: len(node.inputs)]
 
 
 index_add: Op = Op(
     "index_add",
-    ("indices", "updates"),
+    ("indices", "updates", "addend?"),
     _index_add_infer,
     attributes={"size": REQUIRED, "axis": 0},
-    gradient=lambda n, g: (None, gather(g, n.inputs[0], axis=n.attributes["axis"])),
-    doc="zeros with updates[..., i, ...] added at [..., indices[i], ...]; the gradient of gather",
+    gradient=_index_add_gradient,
+    inplace=((0, 2),),
+    doc="the addend, or zeros, with updates[..., i, ...] added at [..., indices[i], ...]; the gradient of gather",
 )
 
 

@@ -24,7 +24,7 @@ def _find(attributes: Attributes, x: Array, keys: Array) -> Array:
     return np.where((at == x) | ((at != at) & (x != x)), found, len(keys))
 
 
-def _index_add(attributes: Attributes, indices: Array, updates: Array) -> Array:
+def _index_add(attributes: Attributes, indices: Array, updates: Array, addend: Array | None = None) -> Array:
     size = attributes["size"]
     rank = updates.ndim - indices.ndim + 1
     axis = attributes["axis"] % rank
@@ -33,7 +33,8 @@ def _index_add(attributes: Attributes, indices: Array, updates: Array) -> Array:
     moved = np.moveaxis(upcast(moved), axis, 0)
     out = np.zeros((size, *moved.shape[1:]), moved.dtype)
     np.add.at(out, rows, moved)
-    return np.moveaxis(out, 0, axis).astype(updates.dtype)
+    y = np.moveaxis(out, 0, axis)
+    return (y if addend is None else y + upcast(addend)).astype(updates.dtype)
 
 
 def _one_hot(attributes: Attributes, indices: Array) -> Array:

@@ -49,3 +49,18 @@ def test_what_comes_later_is_broadcast_or_is_read_elsewhere_stays():
         lambda dx, dscale, z: ops.add(ops.add(dx, z), ops.neg(dx)),
     ):
         assert "add" in joined(addend)
+
+
+def test_rows_are_added_onto_what_they_are_added_to():
+    g = df.GraphBuilder()
+    index, rows, table = (
+        g.input("i", df.int64, (3,)),
+        g.input("rows", df.float32, (3, 2)),
+        g.input("t", df.float32, (5, 2)),
+    )
+    g.output("y", ops.add(ops.index_add(index, rows, size=5), table))
+    made = add_to_gradients(g.build(), targets_of("index_add", "add"))
+    assert [node.op.name for node in made.nodes] == ["index_add"]
+    feeds = {"i": np.array([4, 1, 4]), "rows": np.ones((3, 2), np.float32), "t": np.full((5, 2), 2, np.float32)}
+    found = df.Session(df.Model(made), devices=["numpy"], fold=False, fuse=False).run(feeds)["y"]
+    np.testing.assert_array_equal(found[:, 0], [2, 3, 2, 2, 4])

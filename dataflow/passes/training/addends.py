@@ -1,7 +1,7 @@
-"""Graph -> Graph: what is added to the gradient of a norm's operand is added where that is computed.
+"""Graph -> Graph: what is added to the gradient of a norm's operand, or of a table's rows, is added where that is made.
 
-What a norm of a residual network normalizes is read by the sum behind it, too, so its gradient has two parts: a sum of
-two tensors, each written before and read once more.
+What a norm of a residual network normalizes is read by the sum behind it, too, and the table of words by the last
+product of many decoders. So their gradients have two parts: a sum of two tensors, each written before and read again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import dataclasses
 
 from ...ir.graph import Graph, Node
 from ...ir.kernel import Targets
+from ...ir.op import AnyOp
 from ...ir.value import Value
 from ...ops.arithmetic import add
+from ...ops.gather import index_add
 from ...ops.norm import layer_norm_grad
 from ..grouping import Groups
 
-_ADDEND = layer_norm_grad.inputs.index("addend?")
+_ADDENDS: dict[AnyOp, int] = {op: op.inputs.index("addend?") for op in (layer_norm_grad, index_add)}
 
 
 def add_to_gradients(graph: Graph, targets: Targets) -> Graph:
-    """The graph with sums of a ``layer_norm_grad`` and a tensor as its addend, where a device has a kernel for that.
+    """The graph with what is added to such a gradient as its addend, where a device has a kernel for that.
 
-    The tensor must be there before the node: what else the node gives is read between it and the sum.
+    The addend must be there before the gradient: what else its node gives is read between it and the sum.
     """
     search = _Search(graph, targets)
     for node in graph.nodes:
-        if node.op is layer_norm_grad and len(node.inputs) == _ADDEND:
+        if len(node.inputs) == _ADDENDS.get(node.op):
             search.join(node)
     return search.result()
 

@@ -18,7 +18,10 @@ def _gathers() -> list[Sample]:
         rows.append(
             Sample(ops.index_add, (i(2, 3, high=5, dtype=dtype), x(6, 2, 3, 3)), {"size": 5, "axis": 1}, gradient=(1,))
         )
+    added = i(2, 3, high=5), x(6, 2, 3, 70), x(6, 5, 70)
     rows += [
+        Sample(ops.index_add, added, {"size": 5, "axis": 1}),
+        Sample(ops.index_add, (i(0, high=1), x(0, 3), x(4, 3)), {"size": 4}, gradient=(2,)),
         Sample(ops.gather, (x(6, 5), i(0, high=1)), {"axis": 0}),
         Sample(ops.gather, (x(6, 5), i(high=6)), {"axis": 0}),
         Sample(ops.gather, (i(6, high=50), i(3, high=6)), {"axis": 0}),

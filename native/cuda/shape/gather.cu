@@ -65,11 +65,12 @@ static df_status gather_run(const df_call *call) {
   });
 }
 
-/* ---- index_add(indices, updates; size, axis) -> y ----------------------------------------------
- * y[o, k, :] = sum of updates[o, i, :] over all i with indices[i] = k, in the order of i: the bits
- * do not depend on timing. The first entry that names a row is found for each row; the block of
- * that entry looks at the entries behind it, as many at a time as it has threads, and adds the
- * rows of those that name the same. The other blocks end at once; rows that nobody names are 0. */
+/* ---- index_add(indices, updates, addend?; size, axis) -> y -------------------------------------
+ * y[o, k, :] = addend[o, k, :] + the sum of updates[o, i, :] over all i with indices[i] = k, in the
+ * order of i: the bits do not depend on timing. The first entry that names a row is found for each
+ * row; the block of that entry looks at the entries behind it, as many at a time as it has threads,
+ * and adds the rows of those that name the same. The other blocks end at once; rows that nobody
+ * names are 0. */
 
 enum { ADD_ITEMS = 4 }; /* elements of a row in a thread's registers */
 
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(DF_BLOCK) index_add_find(unsigned long long *f
 
 __global__ void __launch_bounds__(DF_BLOCK)
     index_add_rows(float *y, const float *updates, const unsigned long long *first, indexing g,
-                   int64_t chunks) {
+                   int64_t chunks, int onto) {
   DF_SHARED_ARRAY(int, found, [DF_BLOCK]);
   DF_SHARED_ARRAY(int, counts, [DF_BLOCK / DF_WARP]);
   const int64_t chunk = blockIdx.x % chunks, entry = blockIdx.x / chunks % g.count;
@@ -129,8 +130,10 @@ __global__ void __launch_bounds__(DF_BLOCK)
   }
 #pragma unroll
   for (int j = 0; j < ADD_ITEMS; j++)
-    if (column + j * threads < g.inner)
-      y[(outer * g.size + k) * g.inner + column + j * threads] = sum[j];
+    if (column + j * threads < g.inner) {
+      float *to = &y[(outer * g.size + k) * g.inner + column + j * threads];
+      *to = onto ? *to + sum[j] : sum[j];
+    }
 }
 
 /* A number per row of y. */
@@ -151,12 +154,16 @@ static df_status index_add_run(const df_call *call) {
                : df_fail(call, DF_INVALID, "index_add: y has no elements for updates");
   const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
   auto *first = static_cast<unsigned long long *>(call->workspace);
-  cudaError_t cleared =
-      cudaMemsetAsync(y->data, 0, static_cast<size_t>(df_elements(y)) * sizeof(float), stream);
+  const float *addend = df_in<const float>(call, 2);
+  const size_t bytes = static_cast<size_t>(df_elements(y)) * sizeof(float);
+  cudaError_t cleared = !addend             ? cudaMemsetAsync(y->data, 0, bytes, stream)
+                        : addend == y->data ? cudaSuccess
+                                            : cudaMemcpyAsync(y->data, addend, bytes,
+                                                              cudaMemcpyDeviceToDevice, stream);
   if (!cleared)
     cleared = cudaMemsetAsync(first, 0xff, static_cast<size_t>(g.size) * sizeof *first, stream);
   if (cleared)
-    return df_fail(call, DF_DEVICE, "clearing: %s", cudaGetErrorString(cleared));
+    return df_fail(call, DF_DEVICE, "preparing sums: %s", cudaGetErrorString(cleared));
   if (g.count == 0)
     return DF_OK;
   const df_status status =
@@ -168,7 +175,7 @@ static df_status index_add_run(const df_call *call) {
   return status ? status
                 : DF_LAUNCH(call, index_add_rows, df_blocks(g.outer * g.count * chunks, 1),
                             static_cast<unsigned>(threads), 0, df_out<float>(call, 0),
-                            df_in<const float>(call, 1), first, g, chunks);
+                            df_in<const float>(call, 1), first, g, chunks, int{addend != nullptr});
 }
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
@@ -241,7 +248,7 @@ static df_status one_hot_run(const df_call *call) {
   DF_CUDA_KERNEL(op, key, operands, nullptr, .accepts = accept, .run = function, .capturable = 1)
 static const df_kernel records[] = {
     RECORD("gather", "any", "any,i32|i64->any", nullptr, gather_run),
-    DF_CUDA_KERNEL("index_add", "f32", "i32|i64,f32->f32", nullptr, .prepare = index_add_prepare,
+    DF_CUDA_KERNEL("index_add", "f32", "i32|i64,f32,f32?->f32", "0<2", .prepare = index_add_prepare,
                    .run = index_add_run, .capturable = 1),
     RECORD("one_hot", "any", "i32|i64->" DF_NUMBERS, nullptr, one_hot_run),
     RECORD("full", "any", "->" DF_NUMBERS, nullptr, full_run),
