@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from ..host.limits import poll
 from .builder import GraphBuilder
-from .graph import Graph, Initializer, Node
+from .graph import Graph, Initializer, Node, State
 from .types import TensorType
 from .value import Value
 
@@ -58,6 +59,31 @@ def rewrite(
     for state in graph.states:
         builder.state(state.name, new[state.before], new[state.after])
     return builder.finish(graph.stages)
+
+
+def with_values(graph: Graph, others: Mapping[Value, Value]) -> Graph:
+    """The graph where these values are read as others of it that are known before, without the nodes that gave them.
+
+    Nodes that read none of them stay themselves.
+
+    Args:
+        graph: any.
+        others: by the values of which each is the only result of a node.
+    """
+
+    def now(value: Value) -> Value:
+        return others.get(value, value)
+
+    nodes = []
+    for node in graph.nodes:
+        if not others.keys().isdisjoint(node.outputs):
+            continue
+        if not others.keys().isdisjoint(node.inputs):
+            node = dataclasses.replace(node, inputs=tuple([None if v is None else now(v) for v in node.inputs]))
+        nodes.append(node)
+    outputs = {name: now(value) for name, value in graph.outputs.items()}
+    states = tuple([State(state.name, now(state.before), now(state.after)) for state in graph.states])
+    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs, states=states)
 
 
 def _alike(inputs: Sequence[Value | None], others: Sequence[Value | None]) -> bool:

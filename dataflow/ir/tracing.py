@@ -20,7 +20,14 @@ import numpy as np
 
 from .dims import Dim, Size, bind_size
 
-_ACTIVE = threading.local()
+
+class _Active(threading.local):
+    """The trace of a thread; an attribute of the class, since looking for one that isn't there takes longer."""
+
+    trace: Trace | None = None
+
+
+_ACTIVE = _Active()
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -33,8 +40,7 @@ _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
 
 def active() -> Trace | None:
     """The trace of this thread; None: sizes are plain numbers."""
-    found: Trace | None = getattr(_ACTIVE, "trace", None)
-    return found
+    return _ACTIVE.trace
 
 
 def key_of(*of: Any) -> Any:

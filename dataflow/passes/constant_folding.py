@@ -58,6 +58,16 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored)
 
 
+class _AsItIs(Substitution):
+    """Where no size is traced, a node is itself."""
+
+    def node(self, of: Node) -> Node:
+        return of
+
+
+_AS_IT_IS = _AsItIs({})
+
+
 class _Folding:
     """What is known while nodes are folded.
 
@@ -125,9 +135,10 @@ class _Folding:
             return [frozen(array.copy()) for array in found] if stored and node.op.view is not None else found
 
         trace = active()
+        plain = trace is None and not any(isinstance(source, SizedData) for source in sources)
         sizes = [] if trace is None else [*sizes_in(node)]
         sizes += [size for source in sources if isinstance(source, SizedData) for size in source.sizes]
-        found = results(Substitution({} if trace is None else trace.numbers))
+        found = results(_AS_IT_IS if plain else Substitution({} if trace is None else trace.numbers))
         for index, (value, array) in enumerate(zip(node.outputs, found, strict=False)):
             if value is not None:
                 data = SizedData(functools.partial(_item, results, index), array, sizes) if sizes else None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.operand import is_contiguous
-from ..ir.rewrite import rewrite
+from ..ir.rewrite import with_values
 from ..ir.types import contiguous_strides
 from ..ir.value import Value
 from ..ops.shape import pad
@@ -20,13 +17,13 @@ def remove_identities(graph: Graph) -> Graph:
     Args:
         graph: bound.
     """
-    if not any(_is_identity(node) for node in graph.nodes):
-        return graph
-
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        return (inputs[0],) if _is_identity(node) else None
-
-    return rewrite(graph, replace)
+    found: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if _is_identity(node):
+            x, y = node.inputs[0], node.outputs[0]
+            assert x is not None and y is not None
+            found[y] = found.get(x, x)
+    return with_values(graph, found) if found else graph
 
 
 def _is_identity(node: Node) -> bool:
