@@ -26,7 +26,7 @@ from ..plugin.device import Buffer
 from .devices import Devices
 from .guarded_memory import guarded_block
 
-_WORTH_A_THREAD = 1 << 20  # bytes to pack; a thread's begin and end may take milliseconds where others run
+_WORTH_A_THREAD = 1 << 21  # bytes to pack; a thread's begin and end may take milliseconds where others run
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow.cdevice.host_memory import allocated
+from dataflow_onnx.file import wire
 from dataflow_onnx.file.reader import read_bytes
 from dataflow_onnx.file.wire import WORTH_SHARING, content_of, read_content
 from tests.support import onnx_model
@@ -128,6 +129,7 @@ def test_an_interrupted_read_leaves_no_thread_behind(tmp_path, monkeypatch):
         start(thread)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(wire, "_WORTH_A_THREAD", 1 << 20)
     monkeypatch.setattr(threading, "excepthook", failures.append)
     before = threading.active_count()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -29,7 +29,7 @@ from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
-
+_TEXT = frozenset({str})
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
     AttributeProto.INT: lambda a: a.i,
@@ -209,7 +209,7 @@ class _Reader:
             initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
-        nodes = tuple(self.node(node, index) for index, node in enumerate(proto.node))
+        nodes = tuple([self.node(node, index) for index, node in enumerate(proto.node)])
         nodes = sort_nodes(nodes) if where == MAIN else nodes  # a body may read a name before it defines its own
         inputs: dict[str, TensorType | None] = {}
         for index, value in enumerate(proto.input):
@@ -238,8 +238,8 @@ class _Reader:
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
         op, domain, name = proto.op_type, proto.domain and plain_domain(proto.domain), proto.name
         inputs, outputs = tuple(proto.input), tuple(proto.output)
-        for text in (op, domain, name, *inputs, *outputs):
-            if type(text) is not str:
+        if not _TEXT.issuperset(map(type, (op, domain, name, *inputs, *outputs))):
+            for text in (op, domain, name, *inputs, *outputs):
                 self.text(f"a name of {_label(proto, index)}", text)
         attributes: dict[str, Any] = {}
         for given in proto.attribute:

@@ -25,9 +25,8 @@ from .records import Array, Content
 WORTH_SHARING = 4096  # bytes
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, TensorProto
 _LENGTH = 2  # the wire type of messages and bytes
-_WINDOW = 1 << 13  # bytes of a file looked at together
-_SMALL = 1 << 22  # bytes of a file of which all are looked at together: less than each call to read costs
-_WORTH_A_THREAD = 1 << 20  # bytes
+_WINDOW = 1 << 15  # bytes of a file looked at together
+_WORTH_A_THREAD = 1 << 22  # bytes; a thread's begin and end take as long as reading fewer where others run too
 _AT_ONCE = 1 << 24  # bytes that are read by one call
 _MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
 _LINE = 64  # bytes; the alignment that sessions want for tensors
@@ -166,7 +165,7 @@ class _BytesOnDisk:
     def around(self, at: int) -> tuple[bytes, int]:
         end = self.begin + len(self.window)
         if not self.begin <= at or (at + _LONGEST > end and end < self.size):
-            window = memoryview(bytearray(min(self.size - at, _WINDOW if self.size > _SMALL else _SMALL)))
+            window = memoryview(bytearray(min(self.size - at, _WINDOW)))
             _read(self.file, at, [window])
             self.window, self.begin = bytes(window), at
         return self.window, self.begin
