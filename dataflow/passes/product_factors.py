@@ -44,7 +44,8 @@ def move_product_factors(graph: Graph, mutable: Collection[str] = ()) -> Graph:
             if maker is None or maker.op is not mul or large in kept or readers[large] != [node]:
                 continue
             found = _scaled(graph, maker, mutable)
-            if found is not None and small.type.elements < large.type.elements and node not in moved:
+            alike = small.type.dtype == large.type.dtype  # a weight may be stored in fewer bits than it is read in
+            if found is not None and alike and small.type.elements < large.type.elements and node not in moved:
                 moved[node] = index, *found
     if not moved:
         return graph

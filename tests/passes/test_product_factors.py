@@ -61,3 +61,11 @@ def test_a_factor_that_changes_stays():
     g.output("y", df.ops.matmul(q, df.ops.mul(k, factor)))
     graph = g.build()
     assert move_product_factors(graph, mutable=["factor"]) is graph
+
+
+def test_a_weight_of_fewer_bits_is_not_scaled():
+    g = df.GraphBuilder("narrow")
+    x = df.ops.mul(g.input("x", df.float32, (9, 4)), g.scalar(0.5, df.float32))
+    g.output("y", df.ops.matmul(x, g.constant(np.ones((4, 3), np.float16))))
+    graph = g.build()
+    assert move_product_factors(graph) is graph
