@@ -181,7 +181,12 @@ CONVOLUTIONS = [
     Case("FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3)], {"activation": "Clip", "activation_params": [-0.5, 1.0]}),
     Case("FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3)], {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}),
     Case("FusedConv", [f(2, 3, 6), f(4, 3, 3)], {"activation": "Tanh", "strides": [2]}),
-    Case("NhwcConv", [f(2, 5, 6, 3), f(4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}, expected=lambda x, w: [nhwc(x, w)]),
+    Case(
+        "NhwcConv",  # whose weight has its channels last too
+        [f(2, 5, 6, 2), f(4, 3, 3, 2)],
+        {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]},
+        expected=lambda x, w: [nhwc(x, w.transpose(0, 3, 1, 2))],
+    ),
     Case(
         "NhwcFusedConv",
         [f(2, 5, 6, 3), f(4, 3, 3, 3), f(4), f(2, 5, 6, 4)],

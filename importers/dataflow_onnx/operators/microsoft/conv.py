@@ -72,7 +72,8 @@ def NhwcConv(
     strides: Sequence[int] | None = None,
 ) -> Any:
     window = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "pads": pads}
-    return _nhwc(c, x, w, bias, group=group, strides=strides, **window)
+    first = Tensor(w.name, to_channels_first(c.weight(w)))  # of the weight too: it is (M, kH, kW, C / group)
+    return _nhwc(c, x, first, bias, group=group, strides=strides, **window)
 
 
 @operator("NhwcFusedConv")
