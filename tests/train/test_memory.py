@@ -334,7 +334,7 @@ def test_a_layer_that_runs_again_takes_no_memory_for_results_that_are_there() ->
 
     batch = {"x": random.standard_normal((steps, BATCH, width)).astype(np.float32), "labels": np.arange(BATCH)}
     found = []
-    for memory in ("1x", "0.7x"):
+    for memory in ("1x", "0.66x"):
         with df.Trainer(model(), memory=memory, devices=["cpu"]) as trainer:
             losses = [trainer.step(batch) for _ in range(3)]
             plan = trainer.plans()["step"]
