@@ -23,7 +23,7 @@ from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
 from .lower.templates import Sized, Templates
-from .passes.bind_shapes import dims_of
+from .passes.bind_shapes import is_open
 from .planning.budget import check_budget
 from .planning.memory_goal import MemoryGoal, Searches
 from .planning.series import series_of
@@ -68,7 +68,7 @@ class Engine:
         state: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._how, self._plans, self._borrows, self._searches = how, plans, borrows, Searches()
-        self._fixed = not dims_of(graph)
+        self._fixed = not is_open(graph)
         self.registry = registry_of(how.registry)
         self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)

@@ -43,7 +43,7 @@ def bind(
     Raises:
         InputError: with these sizes a node's shapes don't fit.
     """
-    if not dims_of(graph):
+    if not is_open(graph):
         waiting = next((node for node in graph.nodes if node.op is deferred), None)
         if waiting is None:
             return graph
@@ -127,6 +127,20 @@ def _listed(node: Node, sizes: Mapping[str, int]) -> str:
     dims = [d for shape in shapes for d in (shape if isinstance(shape, tuple) else (shape,)) if isinstance(d, Dim)]
     named = sorted({name for dim in dims for name in dim.names})
     return "here " + (", ".join(f"{name} = {sizes.get(name, 'unknown')}" for name in named) or "no size has a name")
+
+
+def is_open(graph: Graph) -> bool:
+    """Whether a graph leaves a size open; mostly an input's."""
+    if not all(value.type.is_bound for value in graph.values()):
+        return True
+    for node in graph.nodes:
+        for attribute in node.attributes.values():
+            kind = type(attribute)
+            if kind is Dim or (kind is tuple and Dim in map(type, attribute)):
+                return True
+        if node.bodies and any(is_open(body) for body in node.bodies):
+            return True
+    return False
 
 
 def dims_of(graph: Graph) -> frozenset[str]:

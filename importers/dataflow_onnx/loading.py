@@ -153,6 +153,10 @@ def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[Node
 def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str, table: Table) -> None:
     """Lists every operator without a converter at once."""
     missing: dict[tuple[str, str], list[str]] = {}
+    used = {(node.domain, node.op) for node in _with_bodies(nodes)}
+    versions = record.opsets
+    if all(domain in versions and table.find(domain, op, versions[domain]) is not None for domain, op in used):
+        return
     for node in _with_bodies(nodes):
         version = record.opsets.get(node.domain)
         if version is None or table.find(node.domain, node.op, version) is None:
