@@ -22,6 +22,7 @@ from .host.garbage_collection import collection_paused
 from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
+from .lower.template import Remade
 from .lower.templates import Sized, Templates
 from .passes.bind_shapes import is_open
 from .planning.budget import check_budget
@@ -171,7 +172,7 @@ class Engine:
 
         while True:
             if isinstance(graph, Sized) and placement is self.placement:
-                how = frozenset(mutable), tuple(owners.items())
+                how = frozenset(mutable), tuple(owners.items()), tuple(reserved.items())
                 found = self._templates.lowered(graph, how, lowered)
             else:
                 found = lowered(graph.make(graph.sizes) if isinstance(graph, Sized) else graph)
@@ -331,6 +332,8 @@ def _growing(names: Iterable[str], first: Graph, last: Graph) -> dict[str, tuple
 
 def _same(one: Initializer, *others: Initializer) -> bool:
     """Whether stored tensors of several graphs begin with the same data."""
+    if isinstance(one, Remade) and all(isinstance(o, Remade) and o.template is one.template for o in others):
+        return True
     return all(_equal(one.array, o.array) and _equal(one.factor, o.factor) for o in others)
 
 

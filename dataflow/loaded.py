@@ -22,6 +22,7 @@ from .ir.graph import Graph, with_data_of
 from .ir.lowered import Lowered
 from .ir.specialize import Given, Listed, Wanted
 from .ir.types import Array
+from .lower.templates import Sized
 from .ops.dynamic_shape import forms_of
 from .passes.bind_shapes import bind
 from .passes.dead_code import eliminate_dead_code
@@ -298,22 +299,28 @@ class Loaded:
         return self.engine.program(("run",), form, lambda: self._compile(arguments, names))
 
     def _compile(self, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
-        return self._build(_computing(self.graph, outputs), sizes_of(self.graph, arguments))
+        kernels = self.engine.registry.reference_kernels
+
+        def bound(at: Mapping[str, Any]) -> Graph:
+            return bind(_computing(self.graph, outputs), at, kernels)
+
+        return self._build(Sized((self.graph, outputs), sizes_of(self.graph, arguments), bound))
 
     def _region_program(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
         try:
             sized = sized_region(region, given, sizes, self.engine.registry.reference_kernels)
-            bound = sized.make(sized.sizes)
         except InputError as error:
             raise Unbound(error) from error
-        return self.engine.build(bound, judge=self._judge, cap=self._cap)
+        return self._build(sized)
 
-    def _build(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
-        try:
-            bound = bind(graph, sizes, self.engine.registry.reference_kernels)
-        except InputError as error:
-            raise Unbound(error) from error
-        return self.engine.build(bound, judge=self._judge, cap=self._cap)
+    def _build(self, sized: Sized) -> Program:
+        def bound(at: Mapping[str, Any]) -> Graph:
+            try:
+                return sized.make(at)
+            except InputError as error:
+                raise Unbound(error) from error
+
+        return self.engine.build(dataclasses.replace(sized, make=bound), judge=self._judge, cap=self._cap)
 
 
 def _call(program: Program, arguments: Mapping[str, Array], results: Mapping[str, Array]) -> None:

@@ -104,8 +104,9 @@ class Variables:
         """Keys of tensors that ``require`` would use where they lie."""
         if not self._borrows:
             return frozenset()
-        found = {key for key, data in initial.items() if data.factor is None and can_lend(data.array)}
-        return frozenset(k for k in found if plan.arenas[plan.stored[k].arena].memory == HOST)
+        arenas = {key: plan.arenas[o.arena] for key, o in plan.stored.items() if key not in self._tensors}
+        on_host = [key for key, arena in arenas.items() if arena.memory == HOST and arena.kind == "weights"]
+        return frozenset(k for k in on_host if initial[k].factor is None and can_lend(initial[k].array))
 
     def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool, account: Account | None) -> _Tensor:
         arena = plan.arenas[operand.arena]

@@ -44,8 +44,24 @@ def active() -> Trace | None:
 
 
 def key_of(*of: Any) -> Any:
-    """A key of a dict for what is made once: of a traced size its expression, so that nothing is decided."""
+    """A key of a dict of what was found: of a traced size its expression, so that nothing is decided."""
     return of if active() is None else _as_key(of)
+
+
+class Keys:
+    """Keys of a dict of what several use: traced sizes that are equal have one key, which is noted as decided."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Any, ...]] = []
+
+    def of(self, *of: Any) -> Any:
+        """The key of these."""
+        if active() is None:
+            return of
+        known = next((one for one in self._seen if one == of), None)
+        if known is None:
+            self._seen.append(of)
+        return _as_key(known or of)
 
 
 def _as_key(of: Any) -> Any:

@@ -15,7 +15,7 @@ from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage, Stored
 from ..ir.operand import is_contiguous
 from ..ir.sized_data import SizedData
-from ..ir.tracing import key_of
+from ..ir.tracing import Keys
 from ..ir.types import DType, TensorType, contiguous_strides
 from ..ir.value import Value
 from ..plugin.registry import Registry
@@ -67,6 +67,7 @@ class StorageTable:
         self._prefix = ""  # of the names of a body's initializers
         self._transferred: dict[tuple[BaseTensor, str], Storage] = {}
         self._copied: dict[Any, Storage] = {}  # by the elements of the source
+        self._keys = Keys()
         self._numbers = _Numbers()
         self._sized: dict[Value, int] = {}  # numbers of constants that depend on traced sizes
 
@@ -139,7 +140,7 @@ class StorageTable:
 
     def contiguous(self, storage: Storage, reader: Node, device: str | None = None) -> Storage:
         """A contiguous copy, made on the device where the source lies; one per source."""
-        key = _elements_of(storage)
+        key = self._keys.of(*_elements_of(storage))
         if key in self._copied:
             return self._copied[key]
         device = device or self.device_for(storage.base)
@@ -153,7 +154,7 @@ class StorageTable:
 
     def fresh(self, storage: Storage, reader: Node, device: str) -> Storage:
         """A copy that nobody else gets."""
-        key = _elements_of(storage)
+        key = self._keys.of(*_elements_of(storage))
         known = self._copied.pop(key, None)
         made = self.contiguous(storage, reader, device)
         del self._copied[key]
@@ -203,7 +204,7 @@ class StorageTable:
 def _elements_of(storage: Storage) -> tuple[Any, ...]:
     """What tells the elements of one storage from those of another."""
     moving = storage.iteration_stride, storage.buffer_stride
-    return key_of(storage.base, storage.offset, storage.type.sizes, storage.strides, *moving)  # type: ignore[no-any-return]
+    return storage.base, storage.offset, storage.type.sizes, storage.strides, *moving
 
 
 def digest(dtype: DType, data: Initializer) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..ir.graph import Initializer
+from ..ir.graph import Initializer, Role
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage, Stored
 from ..ir.sized_data import SizedData
 from ..ir.substitution import Substitution
 from ..ir.tracing import Trace
+from ..ir.types import Array
 from .storage import SIZED, digest
+
+LARGE = 1 << 14  # bytes of data that a template doesn't keep
 
 
 class Template:
@@ -22,24 +26,67 @@ class Template:
         initial: the first data of what is stored.
 
     Attributes:
-        first: for the sizes of the trace, what ``at`` gives.
+        first: what was lowered for the sizes of the trace, and the first data; of who takes it.
     """
 
     def __init__(self, trace: Trace, lowered: Lowered, initial: Mapping[str, Initializer]) -> None:
-        self._trace, self._lowered, self._initial = trace, lowered, dict(initial)
+        self._trace, self._lowered = trace, lowered
         made = _Lowering(trace.numbers)
-        self.first = made.all_of(lowered, self._initial)
+        self.first: tuple[Lowered, dict[str, Initializer]] | None = made.all_of(lowered, initial)
+        self._initial = {key: data for key, data in initial.items() if not _is_large(data)}
+        self._large = {key: data.role for key, data in initial.items() if key not in self._initial}
         self._fixed = {key: value for key, value in made.known.items() if id(value) == key}
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[Lowered, dict[str, Initializer]] | None:
-        """What is lowered for other sizes, and the first data; None where something is decided otherwise."""
+    def at(
+        self, sizes: Mapping[str, int], lower: Callable[[], Mapping[str, Initializer]]
+    ) -> tuple[Lowered, dict[str, Initializer]] | None:
+        """What is lowered for other sizes, and the first data; None where something is decided otherwise.
+
+        Args:
+            sizes: by name.
+            lower: gives the first data of these sizes without the template, which doesn't keep what is large.
+        """
         if not self._trace.holds(sizes):
             return None
         made = _Lowering(sizes, self._fixed)
         for question, about, answer in self._trace.asked.values():
             if question(made.node(about)) != answer:
                 return None
-        return made.all_of(self._lowered, self._initial)
+        lowered, initial = made.all_of(self._lowered, self._initial)
+        read = functools.cache(lower)
+        return lowered, {**initial, **{key: Remade(self, key, role, read) for key, role in self._large.items()}}
+
+
+class Remade(Initializer):
+    """Large data that a template doesn't keep, since who needed it has it: it is made again if somebody reads it.
+
+    Attributes:
+        template: for all sizes it is the same.
+    """
+
+    __slots__ = ("key", "read", "template")
+    template: Template
+    key: str
+    read: Callable[[], Mapping[str, Initializer]]
+
+    def __init__(self, template: Template, key: str, role: Role, read: Callable[[], Mapping[str, Initializer]]) -> None:
+        given = {"role": role, "trainable": False, "template": template, "key": key, "read": read}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def array(self) -> Array:
+        """Its data, but for the factor."""
+        return self.read()[self.key].array
+
+    @property
+    def factor(self) -> Array | None:
+        """See ``Initializer``."""
+        return self.read()[self.key].factor
+
+
+def _is_large(data: Initializer) -> bool:
+    return not isinstance(data, SizedData) and data.array.nbytes > LARGE and any(data.array.strides)
 
 
 class _Lowering(Substitution):

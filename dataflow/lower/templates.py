@@ -74,8 +74,12 @@ class Templates:
         self._kinds[key] = kind  # the most recently used one
         while len(self._kinds) > _KINDS:
             del self._kinds[next(iter(self._kinds))]
+
+        def data() -> dict[str, Initializer]:
+            return lower(sized.make(sized.sizes))[1]
+
         for template in kind.templates:
-            found = template.at(sized.sizes)
+            found = template.at(sized.sizes, data)
             if found is not None:
                 kind.templates.remove(template)
                 kind.templates.insert(0, template)
@@ -88,7 +92,9 @@ class Templates:
                 kind.wait, kind.waits = kind.waits, 2 * kind.waits
             if made is not None:
                 kind.templates = [made, *kind.templates][:_KEPT]
-                return made.first[0], dict(made.first[1])
+                first, made.first = made.first, None
+                assert first is not None
+                return first
         kind.wait = max(kind.wait - 1, 0)
         return lower(sized.make(sized.sizes))
 

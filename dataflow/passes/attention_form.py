@@ -11,7 +11,7 @@ from ..ir.builder import GraphBuilder
 from ..ir.dims import Shape
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.tracing import key_of
+from ..ir.tracing import Keys
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.arithmetic import add, div, maximum, mul
@@ -116,14 +116,14 @@ def replaced(graph: Graph, forms: Mapping[Node, Form], differentiable: bool) -> 
     """
     new: dict[Value, Value] = {}
     made: dict[str, str] = {}  # the pins of nodes, by name
-    masks: dict[Any, Value] = {}  # layers share them
+    masks, keys = dict[Any, Value](), Keys()  # layers share them
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         new.update({old: v for old, v in zip(node.inputs, inputs, strict=True) if old is not None and v is not None})
         form = forms.get(node)
         if form is None:
             return None
-        value = _Making(builder, new, masks, form).result(made)
+        value = _Making(builder, new, masks, keys, form).result(made)
         assert node.outputs[0] is not None
         if node.outputs[0].name != value.name:
             builder.rename(value, node.outputs[0].name)
@@ -143,9 +143,10 @@ class _Making:
         builder: GraphBuilder,
         new: Mapping[Value, Value],
         masks: dict[Any, Value],
+        keys: Keys,
         form: Form,
     ) -> None:
-        self._builder, self._new, self._masks, self._form = builder, new, masks, form
+        self._builder, self._new, self._masks, self._keys, self._form = builder, new, masks, keys, form
 
     def result(self, made: dict[str, str]) -> Value:
         """What stands for the result of the last node; adds the node of the op and its pin to ``made``."""
@@ -155,7 +156,7 @@ class _Making:
             index = int(_of_columns(leaf))
             operands[index] = (div if divides else mul)(operands[index], self._leaf(leaf))
         if form.mask is not None:
-            key = key_of(form.mask, form.lead, form.group)
+            key = self._keys.of(form.mask, form.lead, form.group)
             if key not in self._masks:
                 self._masks[key] = self._mask(form.mask)
             operands.append(self._masks[key])

@@ -20,6 +20,7 @@ from ..ir.types import dtype as as_dtype
 from ..ir.value import Value
 from ..ops.arithmetic import add, mul, sub
 from ..ops.conv import conv
+from ..ops.infer import operand
 from ..ops.norm import batch_norm
 from .dead_code import eliminate_dead_code
 
@@ -46,7 +47,7 @@ def fold_affine(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable
     """
     if graph.states:
         return graph
-    known = _constants(graph, kernels, mutable)
+    known = _Known(graph, kernels, mutable)
     makers, readers = graph.producers(), graph.readers()
     chains = _chains(graph, readers, known)
     into: dict[Node, tuple[_Chain, Node | None]] = {}  # the last node of a chain -> what it becomes
@@ -85,17 +86,30 @@ class _Constants:
         return value
 
 
-def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str]) -> dict[Value, Array]:
-    """Initializers that stay as they are, and views of them."""
-    known = {value: data.array for value, data in graph.initializers.items() if value.name not in mutable}
-    for node in graph.nodes:
-        value, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
-        if node.op.view is not None and value in known and result is not None and len(node.inputs) == 1:
-            known[result] = kernels[node.op.name][0].code(node.attributes, known[value])
-    return known
+class _Known:
+    """The data of initializers that stay as they are, and of views of them, computed when somebody reads it."""
+
+    def __init__(self, graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str]) -> None:
+        self._kernels = kernels
+        self._stored = {value: data for value, data in graph.initializers.items() if value.name not in mutable}
+        self._views: dict[Value, Node] = {}
+        for node in graph.nodes:
+            value, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
+            if node.op.view is not None and value in self and result is not None and len(node.inputs) == 1:
+                self._views[result] = node
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._stored or value in self._views
+
+    def __getitem__(self, value: Value) -> Array:
+        if value in self._stored:
+            return self._stored[value].array
+        node = self._views[value]
+        found: Array = self._kernels[node.op.name][0].code(node.attributes, self[operand(node)])
+        return found
 
 
-def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> list[_Chain]:
+def _chains(graph: Graph, readers: _Readers, known: _Known) -> list[_Chain]:
     """The longest chains, in the order of their first nodes."""
     kept = {*graph.outputs.values()}
     taken: set[Node] = set()
@@ -122,7 +136,7 @@ def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> li
     return found
 
 
-def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array | float, Array | float] | None:
+def _affine(node: Node, known: _Known) -> tuple[Value, Array | float, Array | float] | None:
     """The value that a scale or shift reads, with its factor and summand in float64, per channel or one for all."""
     y = node.outputs[0]
     if y is None or y.type.rank < 3 or y.type.dtype.kind != "f":
@@ -154,7 +168,7 @@ def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:
     return array.reshape(-1).astype(np.float64)
 
 
-def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
+def _takes(head: Node, readers: _Readers, known: _Known) -> bool:
     """Whether ``head`` is a convolution of constant weight and bias, with one reader, that alone reads its weight."""
     if head.op is not conv or head.outputs[0] is None or head.inputs[1] is None:
         return False
@@ -162,7 +176,7 @@ def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
     return alone and all(v is None or v in known for v in head.inputs[1:])
 
 
-def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants, known: Mapping[Value, Array]) -> Node:
+def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants, known: _Known) -> Node:
     """What computes the result of a chain that ends with ``last``: the convolution before it, or a norm."""
     result = last.outputs[0]
     assert result is not None
@@ -171,9 +185,7 @@ def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants,
     return _as_conv(last, chain, head, result, constants, known)
 
 
-def _as_conv(
-    last: Node, chain: _Chain, head: Node, result: Value, constants: _Constants, known: Mapping[Value, Array]
-) -> Node:
+def _as_conv(last: Node, chain: _Chain, head: Node, result: Value, constants: _Constants, known: _Known) -> Node:
     weight, bias = head.inputs[1], (*head.inputs, None)[2]
     assert weight is not None
     dtype = result.type.dtype.numpy

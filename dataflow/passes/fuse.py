@@ -242,7 +242,7 @@ class _Search(Groups):
     def constant(self, value: Value) -> float | None:
         """The one number of an initializer that stays as it is."""
         data = self.graph.initializers.get(value)
-        if data is None or data.factor is not None or data.array.size != 1 or value.name in self.mutable:
+        if data is None or data.factor is not None or value.type.elements != 1 or value.name in self.mutable:
             return None
         return float(data.array.reshape(-1)[0]) if data.array.dtype.kind in "fiu" else None
 

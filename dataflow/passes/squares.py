@@ -28,7 +28,7 @@ def multiply_squares(graph: Graph, mutable: Collection[str] = ()) -> Graph:
         if exponent is None or exponent.factor is not None or node.inputs[1].name in mutable:
             return False
         same = node.outputs[0].type == node.inputs[0].type and node.inputs[0].type.dtype.is_float
-        return same and exponent.array.size == 1 and bool(exponent.array.reshape(-1)[0] == 2)
+        return same and node.inputs[1].type.elements == 1 and bool(exponent.array.reshape(-1)[0] == 2)
 
     if not any(is_square(node) for node in graph.nodes):
         return graph

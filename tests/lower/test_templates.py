@@ -11,9 +11,11 @@ import dataflow as df
 from dataflow import ops
 from dataflow.ir.lowered import Lowered, LoweredNode, Storage
 from dataflow.ir.tracing import Trace, active, key_of
+from dataflow.lower import template
 from dataflow.lower import templates as rooms
 from dataflow.lower.template import Template
 from dataflow.lower.templates import Sized, Templates
+from dataflow.series import RunSeries
 
 WIDTH, WORDS = 8, 12
 
@@ -72,8 +74,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     given: list[dict[str, int]] = []
     at, lowered = Template.at, Templates.lowered
 
-    def noting(self: Template, sizes: Any) -> Any:
-        found = at(self, sizes)
+    def noting(self: Template, sizes: Any, *data: Any) -> Any:
+        found = at(self, sizes, *data)
         given.extend([dict(sizes)] if found is not None else [])
         return found
 
@@ -85,6 +87,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
         }
         return found
 
+    monkeypatch.setattr(template, "LARGE", 64)  # so that some data is made again
     monkeypatch.setattr(Template, "at", noting)
     monkeypatch.setattr(Templates, "lowered", comparing)
     return given
@@ -95,6 +98,18 @@ def test_steps_are_lowered_once_for_sizes_that_decide_alike(compared: list[dict[
         for size, length in ((2, 5), (3, 7), (4, 6), (6, 9), (5, 1), (1, 5), (3, 3), (4, 11), (1, 1)):
             trainer.step(batch(size, length))
     assert {sizes["batch"] * sizes["length"] for sizes in compared} >= {24, 54, 44}
+
+
+def test_runs_of_other_sizes_give_what_a_session_of_their_own_gives(
+    compared: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunSeries, "run", lambda *args: None)
+    session = df.Session(model(), devices=["cpu"], threads=1, plans=2)
+    for size, length in ((2, 5), (3, 7), (4, 6), (6, 9), (2, 5), (1, 5), (4, 6), (5, 8), (7, 10)):
+        given = {name: array for name, array in batch(size, length).items() if name != "labels"}
+        alone = df.Session(model(), devices=["cpu"], threads=1).run(given)["logits"]
+        assert session.run(given)["logits"].tobytes() == alone.tobytes()
+    assert {sizes["batch"] for sizes in compared} >= {4, 6, 2}
 
 
 def test_a_size_is_what_was_decided_about_it() -> None:

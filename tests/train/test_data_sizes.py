@@ -8,6 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import dataflow as df
+from dataflow.lower.template import Template
+from dataflow.lower.templates import Templates
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -180,6 +182,22 @@ def test_the_loss_falls_and_onnxruntime_agrees_with_what_is_saved(tmp_path):
     df.save(model, str(tmp_path / "tuned.onnx"))
     (theirs,) = onnxruntime.InferenceSession(str(tmp_path / "tuned.onnx")).run(None, {"x": batch["x"]})
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_other_counts_of_rows_are_other_numbers_of_what_was_lowered(monkeypatch):
+    given, found = batches(6, rows=(9, 8)), []
+    for alone in (False, True):
+        made: list[object] = []
+        with monkeypatch.context() as patch:
+            at = Template.at
+            patch.setattr(Template, "at", lambda *args, at=at, made=made: made.append(at(*args)) or made[-1])
+            if alone:
+                patch.setattr(Templates, "lowered", lambda self, sized, how, lower: lower(sized.make(sized.sizes)))
+            with trainer(experts()) as own:
+                steps = [own.step(batch) for batch in given]
+                found.append((steps, {name: array.tobytes() for name, array in own.programs.state().items()}))
+        assert alone or sum(one is not None for one in made) > 1
+    assert found[0] == found[1]
 
 
 def test_an_expert_without_rows_has_gradients_of_zero_and_frozen_ones_none():

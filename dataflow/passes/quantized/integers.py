@@ -71,7 +71,7 @@ class _Mover:
     def __init__(self, graph: Graph, targets: Targets, mutable: Collection[str]) -> None:
         self.targets = targets
         self.made: dict[Value, tuple[Value, Value, Value, int]] = {}
-        self._stored = {v.name: d.array for v, d in graph.initializers.items() if v.name not in mutable}
+        self._stored = {v.name: d for v, d in graph.initializers.items() if v.name not in mutable}
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         """See ``Replace``."""
@@ -122,11 +122,12 @@ class _Mover:
         if b is None or a.type != b.type:
             return False
         stored, other = self._stored.get(a.name), self._stored.get(b.name)
-        return a is b or (stored is not None and other is not None and np.array_equal(stored, other))
+        return a is b or (stored is not None and other is not None and np.array_equal(stored.array, other.array))
 
     def _is_positive(self, scale: Value) -> bool:
         """Whether a scale is a constant by which quantizing undoes dequantizing: not zero, and no subnormal number."""
-        stored = self._stored.get(scale.name)
+        data = self._stored.get(scale.name)
+        stored = None if data is None else data.array
         return stored is not None and bool(
             (stored > np.finfo(np.float32).tiny * 1024).all() and np.isfinite(stored).all()
         )
