@@ -24,7 +24,7 @@ WITHOUT = {
     "add_requantized",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared
-    "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad",
+    "max_pool_grad", "batch_norm_train_grad", "batch_norm_train_relu_grad", "layer_norm_grad", "lrn_grad",
     "ctc_loss_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
     "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad", "cofactor",
     # refused with a reason, see test_control.py
