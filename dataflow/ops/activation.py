@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.graph import Node
-from ..ir.op import Decompose, Op, Pattern
+from ..ir.op import Decompose, MultiOp, Op, Pattern
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import abs_, add, clip, div, erf, exp, mul, pow_, sub, tanh, unary
@@ -28,6 +28,7 @@ from .infer import (
     scalar_like,
 )
 from .logic import less, where
+from .reduce import reduce_sum
 
 
 def _relu_grad_infer(dy: TensorType, y: TensorType) -> TensorType:
@@ -241,6 +242,32 @@ gelu_grad: Op = Op(
 )
 
 
+def _gelu_sums_infer(
+    dy: TensorType, x: TensorType, *, approximate: str, keepdims: bool
+) -> tuple[TensorType, TensorType]:
+    dx = gelu_grad.infer(dy, x, approximate=approximate)
+    assert isinstance(dx, TensorType)
+    sums = reduce_sum.infer(dx, axes=tuple(range(dx.rank - 1)), keepdims=keepdims)
+    assert isinstance(sums, TensorType)
+    return dx, sums
+
+
+def _gelu_sums(dy: Value, x: Value, *, approximate: str, keepdims: bool) -> tuple[Value, Value]:
+    dx = gelu_grad(dy, x, approximate=approximate)
+    return dx, reduce_sum(dx, axes=tuple(range(dx.type.rank - 1)), keepdims=keepdims)
+
+
+gelu_grad_sums = MultiOp(
+    "gelu_grad_sums",
+    gelu_grad.inputs,
+    _gelu_sums_infer,
+    outputs=("dx", "sums"),
+    attributes={**gelu_grad.attributes, "keepdims": False},
+    decompose=_gelu_sums,
+    doc="``gelu_grad``, and the sum of its result over all axes but the last",
+)
+
+
 def _prelu_infer(x: TensorType, slope: TensorType) -> TensorType:
     dtype = same_dtype("prelu", x, slope)
     shape = broadcast_shape("prelu", x.shape, slope.shape)
@@ -261,5 +288,5 @@ prelu: Op = Op(
 
 OPS = (
     relu, relu_grad, sigmoid, softplus, softsign, leaky_relu, elu, selu, celu, thresholded_relu, hard_sigmoid,
-    hard_swish, mish, gelu, gelu_grad, prelu,
+    hard_swish, mish, gelu, gelu_grad, gelu_grad_sums, prelu,
 )  # fmt: skip

@@ -174,7 +174,7 @@ def _conv_pool_cost(node: Any) -> int:
 # ---- programs -----------------------------------------------------------------------------------------
 
 PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
-    {op.name: op for op in (*arithmetic.OPS, *activation.OPS) if op.elementwise}
+    {op.name: op for op in (*arithmetic.OPS, *activation.OPS) if isinstance(op, Op) and op.elementwise}
 )
 REDUCTIONS: Mapping[str, Op] = MappingProxyType({op.name: op for op in reduce.OPS if op.reduction})
 STEP_NAMES = (

@@ -5,6 +5,7 @@
 /* clang-format off */
 #define DF_CUDA_FAMILIES(X)                                                                        \
   X(activation)                                                                                    \
+  X(activation_sums)                                                                               \
   X(arg_reduce)                                                                                    \
   X(arithmetic)                                                                                    \
   X(attention)                                                                                     \

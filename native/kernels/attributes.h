@@ -21,6 +21,7 @@ enum { DF_THRESHOLDED_RELU_ALPHA };
 enum { DF_HARD_SIGMOID_ALPHA, DF_HARD_SIGMOID_BETA };
 /* also gelu_grad */
 enum { DF_GELU_APPROXIMATE };
+enum { DF_GELU_GRAD_SUMS_APPROXIMATE, DF_GELU_GRAD_SUMS_KEEPDIMS };
 /* also reduce_mean, reduce_max, reduce_min, reduce_prod */
 enum { DF_REDUCE_SUM_AXES, DF_REDUCE_SUM_KEEPDIMS };
 /* also argmin */

@@ -34,7 +34,7 @@ ALIKE = (
     ("lrn", "lrn_grad"),
     ("batch_norm", "batch_norm_grad", "batch_norm_train"),
     ("batch_norm_train", "batch_norm_train_relu"),
-    ("gelu", "gelu_grad"),
+    ("gelu", "gelu_grad", "gelu_grad_sums"),
     ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),
     ("rnn", "rnn_grad"),
     ("resample", "resample_grad"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from .arithmetic import erf, unary
 from .arrays import Array, Attributes, Code, upcast
+from .reduce import KERNELS as REDUCTIONS
 
 
 def sigmoid(x: Array) -> Array:
@@ -55,6 +56,12 @@ def _gelu_grad(attributes: Attributes, dy: Array, x: Array) -> Array:
     return (upcast(dy) * slope).astype(dy.dtype)
 
 
+def _gelu_grad_sums(attributes: Attributes, dy: Array, x: Array) -> tuple[Array, Array]:
+    dx = _gelu_grad(attributes, dy, x)
+    axes = {"axes": tuple(range(dx.ndim - 1)), "keepdims": attributes["keepdims"]}
+    return dx, np.asarray(REDUCTIONS["reduce_sum"](axes, dx))
+
+
 KERNELS: dict[str, Code] = {
     "relu": unary(lambda x: np.maximum(x, 0)),
     "relu_grad": _relu_grad,
@@ -71,5 +78,6 @@ KERNELS: dict[str, Code] = {
     "mish": _with(lambda x: x * np.tanh(_softplus(x))),
     "gelu": _gelu,
     "gelu_grad": _gelu_grad,
+    "gelu_grad_sums": _gelu_grad_sums,
     "prelu": lambda attributes, x, slope: np.where(x > 0, x, x * slope).astype(x.dtype),
 }

@@ -120,12 +120,17 @@ def named(type_):
 def test_types_are_inferred_and_hold_for_named_sizes_too(sample):
     (node,) = sample.build().nodes
     types = [None if v is None else v.type for v in node.inputs]
-    (declared,) = [v.type for v in node.outputs]
-    found = evaluate(sample.build(), sample.feeds())["y0"]
-    assert (declared.shape, declared.dtype.numpy) == (found.shape, found.dtype)
+    declared = [v.type for v in node.outputs]
+    found = evaluate(sample.build(), sample.feeds())
+    assert [(t.shape, t.dtype.numpy) for t in declared] == [(y.shape, y.dtype) for y in found.values()]
     sizes = {f"d{s}": s for t in types if t is not None for s in t.shape}
     symbolic = sample.op.infer(*[None if t is None else named(t) for t in types], **node.attributes)
-    assert symbolic.bind(sizes) == declared
+    assert [t.bind(sizes) for t in several(symbolic)] == declared
+
+
+def several(results):
+    """The results of an op of one or of more."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 # ---- decompositions -----------------------------------------------------------------------------------
@@ -143,15 +148,19 @@ def test_decompositions_equal_the_reference(sample):
         None if v is None else g.input(v.name, double.get(v.type.dtype, v.type.dtype), v.type.shape)
         for v in node.inputs
     ]
-    y = sample.op.decompose(*operands, **node.attributes)
-    assert y.shape == node.outputs[0].shape
-    assert y.type.dtype == double.get(node.outputs[0].type.dtype, node.outputs[0].type.dtype)
-    g.output("y0", y)
+    made = several(sample.op.decompose(*operands, **node.attributes))
+    for index, (y, value) in enumerate(zip(made, node.outputs, strict=True)):
+        assert y.shape == value.shape
+        assert y.type.dtype == double.get(value.type.dtype, value.type.dtype)
+        g.output(f"y{index}", y)
     feeds = sample.feeds()
-    expected = evaluate(sample.build(), feeds, dtype=np.float64)["y0"]
+    expected = evaluate(sample.build(), feeds, dtype=np.float64)
     graph = g.build()
     assert sample.op.name not in {n.op.name for n in graph.nodes}
-    np.testing.assert_allclose(evaluate(graph, feeds, dtype=np.float64)["y0"], expected, rtol=1e-9, atol=1e-12)
+    found = evaluate(graph, feeds, dtype=np.float64)
+    assert found.keys() == expected.keys()
+    for name, y in found.items():
+        np.testing.assert_allclose(y, expected[name], rtol=1e-9, atol=1e-12)
 
 
 # ---- views --------------------------------------------------------------------------------------------

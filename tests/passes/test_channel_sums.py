@@ -10,7 +10,7 @@ from tests.support import graph_of, targets_of
 ops = df.ops
 SHAPE = (2, 3, 5)
 X, Y = (np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32) for seed in (1, 2))
-SUMMING = targets_of("relu_grad", "tanh", "mul", "reduce_sum", "fused_elementwise_sums")
+SUMMING = targets_of("relu_grad", "tanh", "mul", "gelu_grad", "reduce_sum", "fused_elementwise_sums", "gelu_grad_sums")
 
 
 def results(build, *arrays):
@@ -33,6 +33,15 @@ def test_a_sum_per_channel_is_computed_with_what_it_is_of(axes, keepdims):
     found = results(lambda g, x, y: total(ops.relu_grad(x, y), axes, keepdims), X, Y)
     assert found[0] == "fused_elementwise_sums"
     assert "reduce_sum" not in found
+
+
+@pytest.mark.parametrize(("axes", "op"), [((0, 1), "gelu_grad_sums"), ((0, 2), "gelu_grad")])
+def test_sums_of_the_gradient_of_gelu_are_per_column(axes, op):
+    def build(g, x, y):
+        value = ops.gelu_grad(x, y, approximate="tanh")
+        return ops.mul(value, ops.reduce_sum(value, axes=axes, keepdims=1))
+
+    assert results(build, X, Y)[0] == op
 
 
 def test_only_one_sum_of_a_value_is():

@@ -5,22 +5,25 @@ The gradient of a bias is such a sum: it would read again what has just been wri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...ir.graph import Graph, Node
 from ...ir.kernel import Targets
-from ...ir.op import Attribute
+from ...ir.op import AnyOp, Attribute
 from ...ir.types import float32
 from ...ir.value import Value
+from ...ops.activation import gelu_grad, gelu_grad_sums
 from ...ops.fused import PROGRAM_OPS, fused_elementwise, fused_elementwise_sums, program
 from ...ops.reduce import reduce_sum
 from ..grouping import Groups
 
 
 def sum_with_elementwise(graph: Graph, targets: Targets) -> Graph:
-    """The graph with ``fused_elementwise_sums`` for elementwise ops of float32 and one sum of what they give.
+    """The graph with one op for elementwise ops of float32, or GELU's gradient, and one sum of what they give.
 
     Runs behind ``fuse_elementwise``, whose groups it takes as they are.
     """
-    if not targets.offer(fused_elementwise_sums.name):
+    if not (targets.offer(fused_elementwise_sums.name) or targets.offer(gelu_grad_sums.name)):
         return graph
     search = _Search(graph, targets)
     for node in graph.nodes:
@@ -34,16 +37,25 @@ def sum_with_elementwise(graph: Graph, targets: Targets) -> Graph:
 class _Search(Groups):
     def join(self, maker: Node, total: Node) -> None:
         """Lets one node stand for both, in the place of the first."""
-        steps, kept = _steps(maker), _kept(total)
-        if steps is None or kept is None or not self.together((maker, total)):
+        kept = _kept(total)
+        found = None if kept is None else _with_sum(maker, kept)
+        if found is None or not self.together((maker, total)):
             return
-        attributes = fused_elementwise_sums.complete(
-            {"program": steps, "keepdims": total.attributes["keepdims"], "kept": kept}
-        )
+        op, attributes = found
+        complete = op.complete({**attributes, "keepdims": total.attributes["keepdims"]})
         outputs = (maker.outputs[0], total.outputs[0])
-        made = Node(fused_elementwise_sums, maker.name, maker.inputs, outputs, attributes, (), maker.origin)
+        made = Node(op, maker.name, maker.inputs, outputs, complete, (), maker.origin)
         if self.targets.taker(made, maker) is not None:
             self.take((maker, total), maker, made, maker)
+
+
+def _with_sum(node: Node, kept: int) -> tuple[AnyOp, Mapping[str, Attribute]] | None:
+    """The op that also sums what a node gives over all axes but ``kept``, and its attributes; None: there is none."""
+    result = node.outputs[0]
+    if node.op is gelu_grad and result is not None and kept == result.type.rank - 1:
+        return gelu_grad_sums, node.attributes
+    steps = _steps(node)
+    return None if steps is None else (fused_elementwise_sums, {"program": steps, "kept": kept})
 
 
 def _steps(node: Node) -> Attribute:

@@ -21,6 +21,8 @@ def _activations() -> list[Sample]:
         small = {"approximate": how}
         rows.append(Sample(ops.gelu_grad, (x(3, 7), x(3, 7)), small, gradient=(0, 1)))
         rows += [Sample(ops.gelu_grad, (x(*s), x(*s)), small) for s in ((), (0,), (70001,), (2, 33))]
+        rows.append(Sample(ops.gelu_grad_sums, (x(3, 7), x(3, 7)), {**small, "keepdims": 1}, gradient=(0, 1)))
+        rows += [Sample(ops.gelu_grad_sums, (x(*s), x(*s)), small) for s in ((7,), (0, 4), (300, 33), (2, 70, 132))]
     rows += [Sample(ops.prelu, (x(2, 3, 4, kind="away"), x(3, 1)), gradient=(0, 1))]
     return rows
 

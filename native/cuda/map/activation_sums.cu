@@ -1,0 +1,147 @@
+/* map/activation_sums.cu: gelu_grad_sums, the gradient of GELU with the sum of it per column: the
+ * gradient of the bias that a product before GELU adds.
+ *
+ * A block has a band of rows of some neighbouring columns: a lane per column or vector of columns,
+ * a warp per row at a time. Each thread adds up what it writes; the warps' sums meet in shared
+ * memory, those of the bands in the workspace, where a second launch adds them in their order, in
+ * double. Each operand is read once. */
+#include "kernels.h"
+
+#include "map/vmath.h"
+
+#include "kernels/unary.h" /* by the functions of map/vmath.h */
+
+enum {
+  WARPS = DF_BLOCK / DF_WARP,
+  VECTOR = 4,       /* columns of 16 bytes */
+  BAND_ROWS = 64,   /* at least, of more than one band */
+  MOST_BANDS = 1024 /* of a column */
+};
+
+struct columns {
+  int64_t rows, count;
+  int64_t band; /* rows of each but the last */
+};
+
+static inline int64_t bands_of(const columns &c) { return df_divide_up(c.rows, c.band); }
+
+template <int V, bool TANH>
+static __device__ __forceinline__ void grad_band(float *dx, float *partials, const float *dy,
+                                                 const float *x, const columns &c,
+                                                 float (&shared)[VECTOR][DF_BLOCK]) {
+  const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
+  const int warp = static_cast<int>(threadIdx.x) / DF_WARP;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * DF_WARP + lane) * V;
+  const int64_t begin = blockIdx.y * c.band, end = df_min(c.rows, begin + c.band);
+  float sum[V] = {};
+  if (column < c.count)
+#pragma unroll 2
+    for (int64_t row = begin + warp; row < end; row += WARPS) {
+      const int64_t at = row * c.count + column;
+      float slope[V], by[V];
+      if constexpr (V == VECTOR) {
+        const float4 four = *reinterpret_cast<const float4 *>(x + at);
+        const float4 other = *reinterpret_cast<const float4 *>(dy + at);
+        slope[0] = four.x, slope[1] = four.y, slope[2] = four.z, slope[3] = four.w;
+        by[0] = other.x, by[1] = other.y, by[2] = other.z, by[3] = other.w;
+      } else {
+        slope[0] = x[at];
+        by[0] = dy[at];
+      }
+#pragma unroll
+      for (int k = 0; k < V; k++) {
+        slope[k] = by[k] * (TANH ? df_gelu_tanh_slope(slope[k]) : df_gelu_slope(slope[k]));
+        sum[k] += slope[k];
+      }
+      if constexpr (V == VECTOR)
+        *reinterpret_cast<float4 *>(dx + at) = float4{slope[0], slope[1], slope[2], slope[3]};
+      else
+        dx[at] = slope[0];
+    }
+#pragma unroll
+  for (int k = 0; k < V; k++)
+    shared[k][threadIdx.x] = sum[k];
+  __syncthreads();
+  if (warp > 0 || column >= c.count)
+    return;
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    float total = 0.0f;
+    for (int w = 0; w < WARPS; w++)
+      total += shared[k][w * DF_WARP + lane];
+    partials[blockIdx.y * c.count + column + k] = total;
+  }
+}
+
+template <bool TANH>
+__global__ void __launch_bounds__(DF_BLOCK)
+    grad_and_sum(float *dx, float *partials, const float *dy, const float *x, columns c,
+                 int vector) {
+  DF_SHARED_ARRAY(float, shared, [VECTOR][DF_BLOCK]);
+  if (vector)
+    grad_band<VECTOR, TANH>(dx, partials, dy, x, c, shared);
+  else
+    grad_band<1, TANH>(dx, partials, dy, x, c, shared);
+}
+
+/* A thread per column. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    join_bands(float *sums, const float *partials, int64_t count, int64_t bands) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
+  if (column >= count)
+    return;
+  double total = 0.0;
+#pragma unroll 4 /* loaded together, added in order */
+  for (int64_t band = 0; band < bands; band++)
+    total += static_cast<double>(partials[band * count + column]);
+  sums[column] = static_cast<float>(total);
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+/* The rows and columns of |shape|; bands follow from it alone. */
+static columns columns_of(const int64_t *shape, int32_t rank) {
+  columns c{df_product(shape, 0, rank - 1), shape[rank - 1], 0};
+  const int64_t bands = df_max(1, df_min(MOST_BANDS, c.rows / BAND_ROWS));
+  c.band = df_max(1, df_divide_up(c.rows, bands));
+  return c;
+}
+
+static df_status run(const df_call *call) {
+  const df_tensor *x = call->inputs[1];
+  const columns c = columns_of(x->shape, x->rank);
+  float *dx = df_out<float>(call, 0), *partials = static_cast<float *>(call->workspace);
+  const float *dy = df_in<const float>(call, 0), *from = df_in<const float>(call, 1);
+  if (c.count == 0)
+    return DF_OK;
+  const bool even =
+      c.count % VECTOR == 0 && (reinterpret_cast<uintptr_t>(dx) | reinterpret_cast<uintptr_t>(dy) |
+                                reinterpret_cast<uintptr_t>(from)) %
+                                       16 ==
+                                   0;
+  const dim3 grid(df_blocks(c.count, DF_WARP * (even ? int{VECTOR} : 1)),
+                  static_cast<unsigned>(bands_of(c)));
+  if (c.rows > 0) {
+    const df_status status = df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")
+                                 ? DF_LAUNCH(call, (grad_and_sum<true>), grid, DF_BLOCK, 0, dx,
+                                             partials, dy, from, c, int{even})
+                                 : DF_LAUNCH(call, (grad_and_sum<false>), grid, DF_BLOCK, 0, dx,
+                                             partials, dy, from, c, int{even});
+    if (status)
+      return status;
+  }
+  return DF_LAUNCH(call, join_bands, df_blocks(c.count, DF_BLOCK), DF_BLOCK, 0,
+                   df_out<float>(call, 1), static_cast<const float *>(partials), c.count,
+                   bands_of(c));
+}
+
+static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+  const columns c = columns_of(node->inputs[1]->shape, node->inputs[1]->rank);
+  out->workspace = bands_of(c) * c.count * static_cast<int64_t>(sizeof(float));
+  return DF_OK;
+}
+
+static const df_kernel records[] = {DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32->f32,f32",
+                                                   "0<0,0<1", .prepare = prepare, .run = run,
+                                                   .capturable = 1)};
+DF_CUDA_FAMILY(activation_sums, records);
