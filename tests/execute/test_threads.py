@@ -237,6 +237,23 @@ over = True
 thread.join()
 """
 
+FORK_WITH_STATE = """
+g = df.GraphBuilder()
+present = df.ops.concat(g.input("past", df.float32, ("n", 4)), g.input("x", df.float32, (1, 4)), axis=0)
+g.output("present", present)
+g.output("sum", df.ops.reduce_sum(present, axes=(0,), keepdims=False))
+session = df.Session(g.build(), devices=["cpu"], state={"present": "past"}, threads=2)
+
+def sums(count, begin):
+    for last in range(begin, begin + count):
+        found = session.run({"x": np.full((1, 4), last, np.float32)})["sum"]
+        np.testing.assert_array_equal(found, np.full(4, last * (last + 1) / 2))
+
+for begin in (0, 5):  # with a plan by itself, and in a series whose cache grows where it lies
+    assert child_says(lambda: sums(12, begin)) == 0  # the child's cache is its own
+    sums(5, begin)
+"""
+
 
 def quiet(script):
     """What a program prints; it must end well and say nothing on stderr."""
@@ -252,7 +269,7 @@ def quiet(script):
     return done.stdout
 
 
-@pytest.mark.parametrize("script", [FORK_DURING_COMPILES, FORK_DURING_STEPS])
+@pytest.mark.parametrize("script", [FORK_DURING_COMPILES, FORK_DURING_STEPS, FORK_WITH_STATE])
 def test_a_forked_child_works_whatever_other_threads_were_doing(script):
     assert quiet(FORKS + script) == ""
 

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -246,6 +247,14 @@ def test_what_has_no_converter_is_refused_with_its_domain_and_a_remedy(tmp_path,
         assert expected in refusal(path, registry)
     path = written(tmp_path, [node("Shift", ["x"], ["y"], domain="org.other")])
     assert "org.other.Shift, a domain that the file declares no opset for" in refusal(path, registry)
+
+
+def test_onnxruntimes_own_domain_need_not_be_declared(tmp_path):
+    nodes = [node("BiasGelu", ["x", "bias"], ["y"], domain="com.microsoft")]
+    path = written(tmp_path, nodes, stored(bias=np.ones(4, np.float32)))
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    (expected,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(df.Session(df.load(path)).run({"x": x})["y"], expected, rtol=1e-5)
 
 
 def test_a_version_older_than_every_converter_is_reported(tmp_path):

@@ -75,9 +75,9 @@ def _records(content: Content, path: str) -> ModelRecord:
         ) from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
-    proto = inlined(proto, path)
-    reader = _Reader(path)
-    opsets = {reader.text("the domain of an opset", plain_domain(o.domain)): int(o.version) for o in proto.opset_import}
+    proto, reader = inlined(proto, path), _Reader(path)
+    opsets = {"com.microsoft": 1}  # which onnxruntime takes undeclared, as converters leave it
+    opsets |= {reader.text("an opset's domain", plain_domain(o.domain)): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(f"{path}: opset {version}; expected {OLDEST_OPSET} or later")
