@@ -184,10 +184,10 @@ def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
 
 def _norms(model: Model, names: Sequence[str]) -> set[str]:
     """What an op with "norm" in its name reads, or what is called after a normalization."""
-    readers = readers_of(model.graph)
+    readers, parameters = readers_of(model.graph), model.parameters
     found = set()
     for name in names:
-        called = any(_NORM.search(n) for n in (name, *model.parameters[name].aliases))
+        called = any(_NORM.search(n) for n in (name, *parameters[name].aliases))
         if called or any("norm" in model.graph.nodes[index].op.name for index, _ in readers.get(name, ())):
             found.add(name)
     return found

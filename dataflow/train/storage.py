@@ -34,4 +34,5 @@ def storage_of(model: Model, storage: Storage | None) -> DType | None:
 
 def has_float16(model: Model, trained: Collection[str]) -> bool:
     """Whether a trained parameter is float16."""
-    return any(model.parameters[name].type.dtype == float16 for name in trained)
+    parameters = model.parameters
+    return any(parameters[name].type.dtype == float16 for name in trained)

@@ -164,7 +164,8 @@ class Trainer(Changing):
         if update == "as_ready" and any(together.values()):
             needs = " and ".join(name for name, there in together.items() if there)
             raise InputError(f'update="as_ready" keeps no gradients; they are kept for {needs}: leave either out')
-        sizes = {name: model.parameters[name].type.nbytes for name in trained}
+        parameters = model.parameters
+        sizes = {name: parameters[name].type.nbytes for name in trained}
         super().__init__(
             model,
             objective,

@@ -140,3 +140,20 @@ def test_that_biases_are_not_known_before_sizes_is_said(caplog):
     resolve(df.optim.AdamW(no_decay=()), waiting(), ["first", "last"], {}, lambda rule: rule)
     resolve(df.optim.AdamW(weight_decay=0.0), waiting(), ["first", "last"], {}, lambda rule: rule)
     assert not caplog.text
+
+
+def test_the_table_of_parameters_is_made_as_often_for_many_as_for_few(monkeypatch):
+    made = []
+    table = df.Model.parameters.fget
+    monkeypatch.setattr(df.Model, "parameters", property(lambda self: made.append(self) or table(self)))
+    counts = []
+    for layers in (2, 8):
+        g = df.GraphBuilder()
+        h = g.input("x", df.float32, (3, 4))
+        for index in range(layers):
+            h = h @ g.parameter(f"w{index}", np.eye(4, dtype=np.float32))
+        g.output("y", h)
+        made.clear()
+        with df.Trainer(df.Model(g.build()), "mse", df.optim.SGD(lr=0.1), devices=["numpy"]):
+            counts.append(len(made))
+    assert counts[0] == counts[1]

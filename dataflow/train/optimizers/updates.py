@@ -174,7 +174,8 @@ def resolve(
         )
     numbers = {key: number for number, key in enumerate(kinds)}
     kind_of = {name: numbers[key] for name, key in keys.items()}
-    slots = {name: _slots(kinds[key].rule, name, model.parameters[name].type) for name, key in keys.items()}
+    parameters = model.parameters  # made at each look
+    slots = {name: _slots(kinds[key].rule, name, parameters[name].type) for name, key in keys.items()}
     return Updates(rule, tuple(kinds.values()), kind_of, tuple(norms.values()), slots)
 
 

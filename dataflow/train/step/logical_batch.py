@@ -114,7 +114,8 @@ class LogicalBatch(Evaluator):
         self.processes: Processes | None = None
         if collectives is not None:
             self.programs.shards = shards
-            sizes = {name: model.parameters[name].type.nbytes for name in trainable}
+            parameters = model.parameters
+            sizes = {name: parameters[name].type.nbytes for name in trainable}
             self.processes = Processes(collectives, self.programs, sizes, shards)
         self.steps = 0
         self.freezing = Freezing()
