@@ -23,8 +23,10 @@ ORDER = {
     "float32, and to PyTorch under autocast to bfloat16. error: the largest against float64, as a part of the largest "
     "result; loss off: of the loss after the first turns, from PyTorch's.",
     "loading": "From the file to the first result, in a fresh process that has run another, small model before.",
-    "binding": "A plan for sizes that are new to a loaded model: milliseconds of CPU time, the least of eight, of "
-    "inference and of a training step. The ratio is to 8 and 15 ms for the encoder, to 0.1 ms per node for others.",
+    "binding": "A plan for sizes that are new to a loaded model: milliseconds of CPU time, of runs the least of "
+    "several, behind the first two sizes. The second of a kind is made with traced sizes, which takes longer; those "
+    "behind it get its numbers. The machine was shared. The ratio is to 8 and 15 ms for the encoder, to 0.1 ms per "
+    "node for others.",
     "memory": "The most memory of that process (peak), and what it holds after three runs (resident), less the "
     "weights, and less a process that has run the small model alone.",
     "training_memory": "The same of a process that trains, less weights and AdamW's two moments, and the time of its "

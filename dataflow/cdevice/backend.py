@@ -195,7 +195,9 @@ class CBackend:
         described = ffi.new("df_node[]", count)
         tables = Tables()
         several = [s for node in nodes for s in (*node.inputs, *node.outputs)]
-        _, operands = tables.operands([None if s is None else s.operand() for s in several])
+        different = {id(s): s for s in several if s is not None}  # a result of one is read by others
+        named = {key: s.operand() for key, s in different.items()}
+        _, operands = tables.operands([None if s is None else named[id(s)] for s in several])
         at = 0
         for index, node in enumerate(nodes):
             kernels[index], own = node.kernel.code, described[index]

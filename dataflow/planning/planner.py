@@ -47,7 +47,7 @@ def make_plan(
 _Row = tuple[str, Lifetime, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: there is one per value of each plan, and that takes twice as long
 class _Entry:
     """Something that needs an offset: base tensors that share it, a workspace, or what a loop's body needs."""
 
@@ -250,7 +250,7 @@ class _Planning:
         return found if any(found) else []
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
-        return {name: s.operand(*self.positions[s.base]) for name, s in storages.items()}
+        return {name: found for name, s in storages.items() if (found := self.operand(s)) is not None}
 
     def base_operand(self, base: BaseTensor) -> Operand:
         strides = contiguous_strides(base.type.sizes)
