@@ -108,6 +108,15 @@ def losses(kind: str) -> tuple[df.Graph, dict[str, np.ndarray]]:
         found = ops.softmax_cross_entropy(y, labels, axis=1, ignore_index=-100, label_smoothing=0.1)[0]
     elif kind == "softmax":
         found = ops.mul(ops.softmax(y, axis=1), ops.log_softmax(ops.sin(y), axis=1))
+    elif kind == "layer_norm":
+        found = ops.mul(ops.layer_norm(y, g.constant(np.array([1.0, -2.0, 0.5], np.float32)), axis=1), ops.sin(y))
+    elif kind.startswith("batch_norm"):
+        vectors = [g.constant(np.array(row, np.float32)) for row in ([1, -2, 0.5], [0.3, 0.2, 0.1], [0] * 3, [1] * 3)]
+        made = g.add(ops.batch_norm_train_relu if "relu" in kind else ops.batch_norm_train, (y, *vectors), {})
+        found = ops.mul(made.outputs[0], ops.sin(y))
+    elif kind == "max_pool":
+        window = {"kernel": (2,), "strides": (1,), "pads": (0, 0), "dilations": (1,)}
+        found = ops.exp(ops.max_pool(ops.reshape(y, shape=(1, 4, 3)), **window)[0])
     else:
         window = g.constant(np.ones((2, 4, 2), np.float32))
         attributes = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "groups": 1}
@@ -116,7 +125,9 @@ def losses(kind: str) -> tuple[df.Graph, dict[str, np.ndarray]]:
     return g.build(), {"x": random.standard_normal((4, 4))}
 
 
-@pytest.mark.parametrize("kind", ["cross_entropy", "softmax", "conv"])
+@pytest.mark.parametrize(
+    "kind", ["cross_entropy", "softmax", "conv", "layer_norm", "batch_norm", "batch_norm_relu", "max_pool"]
+)
 def test_gradients_of_gradients_are_those_of_finite_differences(kind: str) -> None:
     graph, feeds = losses(kind)
     names = [v.name for v, data in graph.initializers.items() if data.trainable]

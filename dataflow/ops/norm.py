@@ -18,6 +18,7 @@ from .conv import MOST
 from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis, operand, result
 from .reduce import over_count
 from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel
+from .rules.norm_gradients import of_moments, per_row, row_grad, train_grad
 from .shape import broadcast_to
 
 
@@ -107,7 +108,6 @@ def _train_infer(
 def _train_gradient(
     node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None, *kept: Value | None
 ) -> list[Value | None]:
-    need_no_cotangent(node, *kept)
     x = operand(node)
     found: list[Value | None] = [None] * 5
     if dy is not None:
@@ -125,6 +125,11 @@ def _train_gradient(
             if index == 1:
                 slope = mul(mul(slope, 2.0), sub(x, per_channel(result(node, 3), x.type.rank)))
             found[0] = slope if found[0] is None else add(found[0], slope)
+    if any(v is not None for v in kept):
+        mean, inverse = (per_channel(result(node, index), x.type.rank) for index in (3, 4))
+        dkept = [None if v is None else per_channel(v, x.type.rank) for v in kept]
+        more = of_moments(x, mean, inverse, *dkept, axes=axes)
+        found[0] = more if found[0] is None or more is None else add(found[0], more)
     return found
 
 
@@ -155,6 +160,7 @@ batch_norm_train_grad: MultiOp = MultiOp(
     ("dy", "x", "scale", "mean", "inverse_deviation"),
     _train_grad_infer,
     outputs=("dx", "dscale", "dbias"),
+    decompose=train_grad,
     doc="dx = scale inverse (dy - mean(dy) - x^ mean(dy x^)), x^ = (x - mean) inverse; dscale = sum(dy x^)",
 )
 
@@ -265,17 +271,23 @@ def _layer_norm_infer(
     return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
 
 
-def _layer_norm_gradient(node: Node, dy: Value | None, *kept: Value | None) -> tuple[Value, ...] | None:
-    need_no_cotangent(node, *kept)
+def _layer_norm_gradient(
+    node: Node, dy: Value | None, dmean: Value | None = None, dinverse: Value | None = None
+) -> tuple[Value | None, ...] | None:
+    x, scale = operand(node), node.inputs[1] if len(node.inputs) > 1 else None
+    slope: Value | None = None
+    if dmean is not None or dinverse is not None:
+        dmean = dmean if node.attributes["center"] else None  # it is 0 then
+        axes = tuple(range(node.attributes["axis"] % x.type.rank, x.type.rank))
+        mean, inverse = (per_row(result(node, index), x) for index in (1, 2))
+        dkept = [None if v is None else per_row(v, x) for v in (dmean, dinverse)]
+        slope = of_moments(x, mean, inverse, *dkept, axes=axes)
     if dy is None:
-        return None
-    x, scale = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    mean, inverse = node.outputs[1:]
-    assert x is not None and x.builder is not None
-    made = x.builder.add(layer_norm_grad, (dy, x, scale, mean, inverse), node.attributes)
-    dx, dscale, dbias = made.outputs
-    assert dx is not None and dscale is not None and dbias is not None
-    return dx, dscale, dbias
+        return None if slope is None else (slope,)
+    assert x.builder is not None
+    made = x.builder.add(layer_norm_grad, (dy, x, scale, *node.outputs[1:]), node.attributes)
+    dx, *others = made.outputs
+    return dx if dx is None or slope is None else add(dx, slope), *others
 
 
 def _layer_norm_cost(node: Node) -> int:
@@ -326,6 +338,7 @@ layer_norm_grad: Op = Op(
     attributes=_LAYER_NORM,
     inplace=((0, 0), (0, 1), (0, 5)),
     cost=_layer_norm_cost,
+    decompose=row_grad,
     doc="g = dy scale; dx = inverse (g - mean(g) - x^ mean(g x^)) + addend, x^ = (x - mean) inverse; without centering "
     "the middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
 )

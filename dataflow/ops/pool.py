@@ -12,7 +12,9 @@ from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, int32
 from ..ir.value import Value
 from .conv import check_window, window_size
-from .infer import alike, need_float, need_number, need_real, need_shape
+from .infer import alike, need_float, need_number, need_real, need_shape, operand, product
+from .scatter import gather_elements
+from .shape import reshape
 
 _WINDOW: dict[str, Any] = {
     "kernel": REQUIRED,
@@ -104,11 +106,21 @@ def _max_grad_infer(dy: TensorType, indices: TensorType, *, input_shape: Shape) 
     return TensorType(dy.dtype, tuple(input_shape))
 
 
+def _max_grad_gradient(node: Node, g: Value) -> tuple[Value, None]:
+    """The cotangent of each dy is that of the element where its maximum was."""
+    indices = operand(node, 1)
+    planes, pooled = g.type.shape[:2], indices.type.shape
+    flat = reshape(g, shape=(*planes, product(g.type.shape[2:])))
+    found = gather_elements(flat, reshape(indices, shape=(*planes, product(pooled[2:]))), axis=2)
+    return reshape(found, shape=pooled), None
+
+
 max_pool_grad: Op = Op(
     "max_pool_grad",
     ("dy", "indices"),
     _max_grad_infer,
     attributes={"input_shape": REQUIRED},
+    gradient=_max_grad_gradient,
     doc="zeros with each dy added where its maximum was",
 )
 

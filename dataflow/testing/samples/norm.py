@@ -31,8 +31,9 @@ def _channels() -> list[Sample]:
                 rows += [Sample(op, (x(*shape), *vectors), gradient=every, **options), Sample(op, known, **options)]
             moments = (x(c), x(c, kind="positive"))
             first = (x(*shape), x(*shape), x(c))
-            rows.append(Sample(ops.batch_norm_train_grad, (*first, *moments), tolerance=1e-4))
-            rows.append(Sample(ops.batch_norm_train_relu_grad, (*first, x(c), *moments), tolerance=1e-4))
+            for op, given in ((ops.batch_norm_train_grad, first), (ops.batch_norm_train_relu_grad, (*first, x(c)))):
+                by = tuple(range(len(given) + 2)) if checked else ()
+                rows.append(Sample(op, (*given, *moments), gradient=by, tolerance=1e-4))
     for shape, size in (((2, 7, 3, 3), 5), ((1, 4, 2), 4), ((1, 1, 1, 1), 3), ((0, 3, 2, 2), 3), ((2, 33, 5, 5), 3)):
         a = {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.2}
         rows.append(Sample(ops.lrn, (x(*shape),), a, gradient=(0,) if np.prod(shape) < 200 else ()))
@@ -56,9 +57,10 @@ def _layer_norm() -> list[Sample]:
             rows.append(Sample(ops.layer_norm, (x(*shape), x(*row)), attributes, gradient=(0, 1) if checked else ()))
             rows.append(Sample(ops.layer_norm, (x(*shape),), attributes, gradient=(0,) if checked else ()))
             given = (x(*shape), x(*shape), x(*row), x(*before), x(*before, kind="positive"))
-            rows.append(Sample(ops.layer_norm_grad, given, attributes, tolerance=1e-4))  # it sums over rows
-            rows.append(Sample(ops.layer_norm_grad, (*given[:2], None, *given[3:]), attributes, tolerance=1e-4))
-            rows.append(Sample(ops.layer_norm_grad, (*given, x(*shape)), attributes, tolerance=1e-4))
+            for data in (given, (*given[:2], None, *given[3:]), (*given, x(*shape))):
+                by = tuple(i for i, o in enumerate(data) if o is not None) if checked else ()
+                # it sums over rows
+                rows.append(Sample(ops.layer_norm_grad, data, attributes, gradient=by, tolerance=1e-4))
     return rows
 
 
