@@ -105,18 +105,18 @@ def _gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
 
 
 def _cost(node: Node) -> int:
-    """Two operations per weight and element of the result, or of dy for the gradients."""
-    if node.op is conv:
-        result, weight = node.outputs[0], node.inputs[1]
-        assert result is not None and weight is not None
-        return 2 * result.type.elements * int(product(weight.type.shape[1:]))
+    """Two operations per weight and element of the result, also of fused ops, or of dy for the gradients."""
     if node.op is conv_grad_input:
         dy, weight = node.inputs[:2]
         assert dy is not None and weight is not None
         return 2 * dy.type.elements * int(product(weight.type.shape[1:]))
-    dy = node.inputs[1]
-    assert dy is not None
-    return 2 * dy.type.elements * int(product(node.attributes["weight_shape"][1:]))
+    if node.op is conv_grad_weight:
+        dy = node.inputs[1]
+        assert dy is not None
+        return 2 * dy.type.elements * int(product(node.attributes["weight_shape"][1:]))
+    result, weight = node.outputs[0], node.inputs[1]
+    assert result is not None and weight is not None
+    return 2 * result.type.elements * int(product(weight.type.shape[1:]))
 
 
 conv: Op = Op(

@@ -17,7 +17,7 @@ from ..ir.types import TensorType, float32
 from ..ir.value import Value
 from . import activation, arithmetic, reduce
 from .activation import relu
-from .arithmetic import add
+from .arithmetic import add, clip
 from .conv import conv
 from .infer import broadcast_shape, need
 from .linalg import matmul
@@ -45,19 +45,24 @@ def _matmul_bias_relu(a: Value, b: Value, bias: Value) -> Any:
     return relu(add(matmul(a, b), bias))
 
 
-def _conv_relu_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **window: Any) -> Any:
-    return conv.infer(x, w, bias, **window)
-
-
 def _conv_relu(x: Value, w: Value, bias: Value | None = None, **window: Any) -> Any:
     return relu(conv(x, w, bias, **window))
 
 
+def _conv_clip_infer(*operands: Any, high: float, **window: Any) -> Any:
+    if not 0.0 < high < math.inf:
+        raise InputError(f"conv_clip: high is {high}; expected a finite number above 0")
+    return conv.infer(*operands, **window)
+
+
+def _conv_clip(x: Value, w: Value, bias: Value | None = None, *, high: float, **window: Any) -> Any:
+    return clip(conv(x, w, bias, **window), 0.0, high)
+
+
 def _conv_add_relu_infer(x: TensorType, w: TensorType, bias: TensorType, z: TensorType, **window: Any) -> Any:
-    y = conv.infer(x, w, bias, **window)
-    if z != y:
+    if z != (y := conv.infer(x, w, bias, **window)):
         raise InputError(f"conv_add_relu: z is {z}; expected what the convolution gives, {y}")
-    return y
+    return z
 
 
 def _conv_add_relu(x: Value, w: Value, bias: Value, z: Value, **window: Any) -> Any:
@@ -75,11 +80,8 @@ def _parted(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 def _conv_relu_max_pool_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> Any:
     window, pool = _parted(attributes)
-    planes = conv.infer(x, w, bias, **window)
-    assert isinstance(planes, TensorType)
-    found = max_pool.infer(planes, **pool)
-    assert isinstance(found, tuple)
-    return found[0]
+    found = max_pool.infer(conv.infer(x, w, bias, **window), **pool)
+    return found[0] if isinstance(found, tuple) else found
 
 
 def _conv_relu_max_pool(x: Value, w: Value, bias: Value | None = None, **attributes: Any) -> Any:
@@ -113,12 +115,22 @@ matmul_bias_relu = Op(
 conv_relu = Op(
     "conv_relu",
     conv.inputs,
-    _conv_relu_infer,
+    conv.infer,
     attributes=conv.attributes,
     decompose=_conv_relu,
-    cost=lambda node: _conv_cost(node),
+    cost=conv.cost,
     pattern=(Pattern(_conv_relu),),
     doc="y = max(conv(x, w, bias), 0)",
+)
+conv_clip = Op(
+    "conv_clip",
+    conv.inputs,
+    _conv_clip_infer,
+    attributes={**conv.attributes, "high": REQUIRED},
+    decompose=_conv_clip,
+    cost=conv.cost,
+    pattern=(Pattern(_conv_clip),),
+    doc="y = min(max(conv(x, w, bias), 0), high); high is finite and above 0",
 )
 conv_add_relu = Op(
     "conv_add_relu",
@@ -126,7 +138,7 @@ conv_add_relu = Op(
     _conv_add_relu_infer,
     attributes=conv.attributes,
     decompose=_conv_add_relu,
-    cost=lambda node: _conv_cost(node),
+    cost=conv.cost,
     inplace=((0, 3),),
     pattern=(Pattern(_conv_add_relu),),
     doc="y = max(conv(x, w, bias) + z, 0)",
@@ -152,21 +164,10 @@ add_relu = Op(
 )
 
 
-def _conv_cost(node: Any) -> int:
-    """As the convolution's: two operations per weight and element of the result."""
-    result, weight = node.outputs[0], node.inputs[1]
-    per = 1
-    for size in weight.type.sizes[1:]:
-        per *= size
-    elements: int = result.type.elements
-    return 2 * elements * per
-
-
 def _conv_pool_cost(node: Any) -> int:
     """As the convolution's: of the windows, without strides, that the pool reads."""
     x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
-    window, _ = _parted(node.attributes)
-    planes = conv.infer(x.type, w.type, **window)
+    planes = conv.infer(x.type, w.type, **_parted(node.attributes)[0])
     assert isinstance(planes, TensorType)
     return 2 * planes.elements * int(math.prod(w.type.sizes[1:])) + int(y.type.elements)
 
@@ -344,5 +345,5 @@ fused_elementwise_sums = MultiOp(
 
 OPS = (
     matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise,
-    fused_elementwise_sums,
+    fused_elementwise_sums, conv_clip,
 )  # fmt: skip

@@ -24,6 +24,12 @@ def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array, addend
     return y if addend is None else y + addend
 
 
+def _conv_clip(attributes: Attributes, *operands: Array) -> Array:
+    window = {key: value for key, value in attributes.items() if key != "high"}
+    result: Array = np.clip(conv(window, *operands), 0.0, attributes["high"])
+    return result
+
+
 def _conv_relu_max_pool(attributes: Attributes, *operands: Array) -> Array:
     pool = {key.removeprefix("pool_"): value for key, value in attributes.items() if key.startswith("pool_")}
     y, _ = max_pool(pool, _relu(conv(attributes, *operands)))
@@ -51,6 +57,7 @@ KERNELS: dict[str, Code] = {
     "matmul_bias": _matmul_bias,
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
     "conv_relu": lambda attributes, *operands: _relu(conv(attributes, *operands)),
+    "conv_clip": _conv_clip,
     "conv_add_relu": lambda attributes, x, w, bias, z: _relu(conv(attributes, x, w, bias) + z),
     "conv_relu_max_pool": _conv_relu_max_pool,
     "add_relu": lambda attributes, a, b: _relu(a + b),

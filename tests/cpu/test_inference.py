@@ -319,6 +319,39 @@ def test_short_rows_are_reduced(kind, n):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6 * n)
 
 
+@pytest.mark.parametrize(
+    ("image", "weight", "stride", "groups"),
+    [
+        ((1, 3, 64, 64), (32, 3, 3, 3), 2, 1),  # few_channels
+        ((1, 24, 28, 28), (48, 24, 1, 1), 1, 1),  # pointwise
+        ((2, 40, 7, 7), (24, 40, 1, 1), 1, 1),  # direct
+        ((1, 32, 20, 20), (32, 32, 3, 3), 1, 1),  # winograd
+        ((1, 9, 20, 20), (7, 9, 3, 3), 1, 1),  # shifted
+        ((2, 18, 15, 17), (18, 1, 3, 3), 1, 18),  # depthwise
+        ((2, 18, 15, 17), (18, 1, 5, 5), 2, 18),  # depthwise
+        ((3, 40, 5, 5), (40, 1, 3, 3), 1, 40),  # depthwise
+    ],
+)
+@pytest.mark.parametrize("high", [0.75, np.inf])
+def test_convolutions_are_clipped_where_their_sums_are_stored(image, weight, stride, groups, high):
+    x, w, bias = normal(*image), normal(*weight) / np.sqrt(np.prod(weight[1:]), dtype=np.float32), normal(weight[0])
+    x[0, 0, 2, 3] = np.nan
+    pads = (weight[2] // 2,) * 4
+
+    def build(g, x):
+        window = {"strides": (stride,) * 2, "pads": pads, "dilations": (1, 1), "groups": groups}
+        y = df.ops.conv(x, g.parameter("w", w), g.parameter("b", bias), **window)
+        return df.ops.relu(y) if np.isinf(high) else df.ops.clip(y, 0.0, high)
+
+    found, plan = run(build, x)
+    (step,) = (step for s in plan.segments for step in s.steps)
+    assert step.node.op.name == ("conv_relu" if np.isinf(high) else "conv_clip")
+    expected = np.clip(convolved(x, w, bias, (stride, stride), pads, (1, 1), groups), 0.0, high)
+    kept = ~np.isnan(found)  # a NaN may spread within a tile of Winograd's
+    assert not kept[np.isnan(expected)].any()
+    np.testing.assert_allclose(found[kept], expected[kept], rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_the_same_on_other_instruction_sets(isa):
     again_on(isa, __file__, but="other_instruction_sets")

@@ -70,7 +70,7 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   return DF_OK;
 }
 
-df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t relu) {
+df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, float high) {
   const df_tensor *x = call->inputs[0], *w = call->inputs[1], *y = call->outputs[0];
   df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes,
                               call->n_attributes, DF_CONV_STRIDES);
@@ -85,7 +85,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
                               .weight = w->data,
                               .bias = bias,
                               .add = add,
-                              .relu = relu};
+                              .high = high};
     DF_NAME(df_depthwise_run)(call, &depthwise);
     return DF_OK;
   }
@@ -104,7 +104,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
                         .prepacked = prepacked,
                         .bias = bias,
                         .add = add,
-                        .relu = relu};
+                        .high = high};
     DF_NAME(df_conv_algorithm_run)(call, &direct, workspace);
     return DF_OK;
   }
@@ -114,7 +114,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   shifted.weight = w->data;
   shifted.bias = bias;
   shifted.add = add;
-  shifted.relu = relu;
+  shifted.high = high;
   DF_NAME(df_shifted_run)(call, &shifted);
   return DF_OK;
 }

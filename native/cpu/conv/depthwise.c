@@ -164,7 +164,7 @@ static void find_reads(reads *r, const planes *j, const float *weight, int64_t r
 static inline __attribute__((always_inline)) void do_block(int rows, int64_t stride, const reads *r,
                                                            const float *buffer, int64_t line,
                                                            float *out, int64_t width, float bias,
-                                                           const float *add, int32_t relu) {
+                                                           const float *add, float high) {
   for (int64_t i = 0; i < width; i += DF_LANES) {
     int64_t lanes = df_min(DF_LANES, width - i);
     df_vec sums[MOST_ROWS];
@@ -183,18 +183,19 @@ static inline __attribute__((always_inline)) void do_block(int rows, int64_t str
     }
 #pragma GCC unroll 6
     for (int row = 0; row < rows; row++)
-      vec_store_partial(out + row * width + i, relu ? vec_relu(sums[row]) : sums[row], lanes);
+      vec_store_partial(out + row * width + i, vec_activate(sums[row], high), lanes);
   }
 }
 
 /* do_block for up to MOST_ROWS rows. */
-static inline __attribute__((always_inline)) void
-do_few(int64_t rows, int64_t stride, const reads *r, const float *buffer, int64_t line, float *out,
-       int64_t width, float bias, const float *add, int32_t relu) {
+static inline __attribute__((always_inline)) void do_few(int64_t rows, int64_t stride,
+                                                         const reads *r, const float *buffer,
+                                                         int64_t line, float *out, int64_t width,
+                                                         float bias, const float *add, float high) {
   switch (rows) {
 #define CASE(n)                                                                                    \
   case n:                                                                                          \
-    do_block(n, stride, r, buffer, line, out, width, bias, add, relu);                             \
+    do_block(n, stride, r, buffer, line, out, width, bias, add, high);                             \
     break
     CASE(1);
     CASE(2);
@@ -210,17 +211,17 @@ do_few(int64_t rows, int64_t stride, const reads *r, const float *buffer, int64_
 
 /* The same for any number of rows. */
 static void do_rows(const planes *j, const reads *r, const float *buffer, float *out, int64_t rows,
-                    float bias, const float *add, int32_t relu) {
+                    float bias, const float *add, float high) {
   int64_t stride = j->s.across.stride, width = j->s.across.out;
   int64_t line = j->s.down.stride * j->s.line;
   for (int64_t left = df_divide_up(rows, MOST_ROWS); left > 0; left--) {
     const int64_t count = df_divide_up(rows, left);
     if (stride == 1)
-      do_few(count, 1, r, buffer, line, out, width, bias, add, relu);
+      do_few(count, 1, r, buffer, line, out, width, bias, add, high);
     else if (stride == 2)
-      do_few(count, 2, r, buffer, line, out, width, bias, add, relu);
+      do_few(count, 2, r, buffer, line, out, width, bias, add, high);
     else
-      do_few(count, stride, r, buffer, line, out, width, bias, add, relu);
+      do_few(count, stride, r, buffer, line, out, width, bias, add, high);
     rows -= count;
     buffer += count * line;
     out += count * width;
@@ -246,7 +247,7 @@ static void do_three(const planes *j, int64_t plane) {
                         .add = d->add ? d->add + plane * out_size : NULL,
                         .weight = d->weight + filter * 9,
                         .bias = d->bias ? d->bias[filter] : 0.0f,
-                        .relu = d->relu,
+                        .high = d->high,
                         .reversed = j->reversed,
                         .in = {down->in, across->in},
                         .out_size = {down->out, across->out},
@@ -273,7 +274,7 @@ static void do_plane(const planes *j, int64_t plane) {
       const float *weight = d->weight + filter * taps;
       fill_lines(buffer, s, d->source + (unit * j->inner + inner) * source_size, top, lines);
       float bias = d->bias && inner == 0 ? d->bias[filter] : 0.0f;
-      int32_t relu = d->relu && inner == j->inner - 1;
+      float high = inner == j->inner - 1 ? d->high : 0.0f;
       float *out = d->out + plane * out_size + first * s->across.out;
       /* With zeros between the source's lines, rows read different taps. */
       int64_t alike = s->down.up == 1 ? rows : 1;
@@ -281,7 +282,7 @@ static void do_plane(const planes *j, int64_t plane) {
         find_reads(&r, j, weight, first + row);
         float *to = out + row * s->across.out;
         const float *add = inner > 0 ? to : d->add ? d->add + (to - d->out) : NULL;
-        do_rows(j, &r, buffer + row * s->down.stride * s->line, to, alike, bias, add, relu);
+        do_rows(j, &r, buffer + row * s->down.stride * s->line, to, alike, bias, add, high);
       }
     }
   }
@@ -297,7 +298,7 @@ static df_depthwise_channels channels_of(const planes *j, int64_t plane, int64_t
                                  .weight = d->weight + channel * down->kernel * across->kernel,
                                  .bias = d->bias ? d->bias + channel : NULL,
                                  .channels = count,
-                                 .relu = d->relu,
+                                 .high = d->high,
                                  .reversed = j->reversed,
                                  .three = is_three(j),
                                  .in = {down->in, across->in},

@@ -11,7 +11,7 @@ typedef struct df_depthwise {
   const float *weight; /* dy for the gradient by the weight */
   const float *bias;   /* per filter, null for none */
   const float *add;    /* as large as out, added before relu; null for none, may be out */
-  int32_t relu;
+  float high;          /* see |vec_activate| */
 } df_depthwise;
 
 /* Whether groups have one channel each, and rows are short enough for the stack. */

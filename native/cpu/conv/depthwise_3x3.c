@@ -105,8 +105,7 @@ DEPTHWISE_INLINE void do_rows(const df_depthwise_3x3 *t, const df_vec *weight, c
     for (int a = 0; a < TAPS; a++)
       for (int b = 0; b < TAPS; b++)
         sum += x[i * down + a][b] * weight[a * TAPS + b];
-    if (t->relu)
-      sum = vec_relu(sum);
+    sum = vec_activate(sum, t->high);
     if (count == DF_LANES)
       vec_store(t->out + to, sum);
     else

@@ -13,7 +13,7 @@ typedef struct df_depthwise_3x3 {
   const float *add; /* null for none; may be out */
   const float *weight;
   float bias;
-  int32_t relu;
+  float high;                 /* see |vec_activate| */
   int32_t reversed;           /* taps are read from the last to the first */
   int64_t in[2], out_size[2]; /* rows, columns */
   int64_t pad[2];

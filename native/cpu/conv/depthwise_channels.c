@@ -136,7 +136,7 @@ typedef struct row {
   int64_t down, across, step; /* floats from tap to tap, and from result to result */
   int64_t taps[2];
   df_vec bias;
-  int32_t relu;
+  float high; /* see |vec_activate| */
 } row;
 
 CHANNELS_INLINE void do_results(int results, const row *r, const float *x, float *out) {
@@ -156,7 +156,7 @@ CHANNELS_INLINE void do_results(int results, const row *r, const float *x, float
   }
 #pragma GCC unroll 8
   for (int i = 0; i < results; i++)
-    vec_store(out + i * DF_LANES, r->relu ? vec_relu(sum[i]) : sum[i]);
+    vec_store(out + i * DF_LANES, vec_activate(sum[i], r->high));
 }
 
 static void do_row(const row *r, float *out, int64_t width) {
@@ -196,7 +196,7 @@ void DF_NAME(df_depthwise_channels_run)(const df_depthwise_channels *t) {
            .across = t->dilation[1] * DF_LANES,
            .step = t->stride[1] * DF_LANES,
            .bias = t->bias ? vec_load_partial(t->bias, t->channels) : vec_zero(),
-           .relu = t->relu};
+           .high = t->high};
   r.taps[1] = t->kernel[1];
   int64_t held = 0, held_end = 0; /* the rows in |read| */
   for (int64_t first = 0; first < t->out_size[0]; first += band) {

@@ -12,9 +12,9 @@ typedef struct df_depthwise_channels {
   const float *weight;
   const float *bias; /* null for none */
   int64_t channels;  /* at most DF_LANES */
-  int32_t relu;
-  int32_t reversed; /* taps are read from the last to the first */
-  int32_t three;    /* the kernel of 3x3 taps along rows could do it */
+  float high;        /* see |vec_activate| */
+  int32_t reversed;  /* taps are read from the last to the first */
+  int32_t three;     /* the kernel of 3x3 taps along rows could do it */
   int64_t in[2], out_size[2], kernel[2], stride[2], pad[2], dilation[2];
 } df_depthwise_channels;
 

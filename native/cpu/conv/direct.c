@@ -189,7 +189,7 @@ typedef struct task {
 
 /* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
 static void finish(float *out, const float *add, int64_t pitch, const float *sums, int64_t rows,
-                   int64_t vectors, int64_t filters, const float *bias, int32_t relu) {
+                   int64_t vectors, int64_t filters, const float *bias, float high) {
   for (int64_t j = 0; j < vectors; j++) {
     df_vec square[DF_LANES];
     for (int64_t i = 0; i < DF_LANES; i++)
@@ -202,7 +202,7 @@ static void finish(float *out, const float *add, int64_t pitch, const float *sum
         value += vec_splat(bias[j * DF_LANES + f]);
       if (add)
         value += vec_load_partial(add + at, rows);
-      vec_store_partial(out + at, relu ? vec_relu(value) : value, rows);
+      vec_store_partial(out + at, vec_activate(value, high), rows);
     }
   }
 }
@@ -232,7 +232,7 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
     [at->rows - 1][vectors - 1](k, weight, at->source, at->shift,
                                 df_ahead_make(next, k *DF_DIRECT_FILTERS, k, i, count), sums);
     finish(s->out + to, add ? add + to : NULL, size, sums, at->rows, vectors, filters,
-           begin == 0 && s->bias ? s->bias + filter : NULL, s->d->relu && end == s->p->k);
+           begin == 0 && s->bias ? s->bias + filter : NULL, end == s->p->k ? s->d->high : 0.0f);
   }
 }
 

@@ -11,7 +11,7 @@ typedef struct df_direct {
   const float *prepacked;
   const float *bias; /* per filter, null for none */
   const float *add;  /* as large as out, added before relu; null for none, may be out */
-  int32_t relu;
+  float high;        /* see |vec_activate| */
 } df_direct;
 
 /* Whether the sizes are within its limits. */

@@ -187,7 +187,7 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
         int64_t filters = conv->filters * (panel + 1) / panels - filter;
         df_gemm_epilogue epilogue = {.row_bias = bias ? bias + filter : NULL,
                                      .add = to->add ? to->add + at + filter * to->plane : NULL,
-                                     .relu = direct->relu,
+                                     .high = direct->high,
                                      .a_step = DF_TILE_ROWS};
         DF_NAME(df_tiles)
         [filters - 1][vectors - 1](k, prepacked + panel *k *DF_TILE_ROWS, lines,

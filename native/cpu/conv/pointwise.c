@@ -154,7 +154,7 @@ static void do_panel(const task *s, int64_t panel, int64_t first, int64_t count,
     df_gemm_epilogue epilogue = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
                                  .add = begin == 0 && d->add ? d->add + to : NULL,
                                  .accumulate = begin > 0,
-                                 .relu = d->relu && end == s->p->k,
+                                 .high = end == s->p->k ? d->high : 0.0f,
                                  .a_step = DF_TILE_ROWS};
     for (int64_t row = 0; row < rows && first + i + 1 < s->last; row++)
       for (int64_t j = 1; j <= DF_TILE_VECTORS; j++) {

@@ -196,13 +196,13 @@ static void pack_panel(const task *s, int64_t row, int64_t rows, int64_t begin, 
   }
 }
 
-/* out[i * step] = relu(in[i] + bias (+ add[i * step])) */
+/* out[i * step] = activate(in[i] + bias (+ add[i * step])) */
 static void send_line(float *out, const float *add, int64_t step, const float *in, int64_t count,
-                      float bias, int32_t relu) {
+                      float bias, float high) {
   if (step != 1) {
     for (int64_t i = 0; i < count; i++) {
       float value = in[i] + bias + (add ? add[i * step] : 0.0f);
-      out[i * step] = relu && value < 0.0f ? 0.0f : value;
+      out[i * step] = df_activate(value, high);
     }
     return;
   }
@@ -211,13 +211,13 @@ static void send_line(float *out, const float *add, int64_t step, const float *i
     df_vec value = vec_load(in + i) + bias;
     if (add)
       value += vec_load(add + i);
-    vec_store(out + i, relu ? vec_relu(value) : value);
+    vec_store(out + i, vec_activate(value, high));
   }
   if (i < count) {
     df_vec value = vec_load_partial(in + i, count - i) + bias;
     if (add)
       value += vec_load_partial(add + i, count - i);
-    vec_store_partial(out + i, relu ? vec_relu(value) : value, count - i);
+    vec_store_partial(out + i, vec_activate(value, high), count - i);
   }
 }
 
@@ -238,12 +238,12 @@ static void send_plane(const task *s, float *out, const float *in, int64_t down_
   int64_t step = down->target_step * across->target;
   const float *add = s->a->add ? s->a->add + (out - s->a->out) : NULL;
   if (span == 1 && across->target == 1) {
-    send_line(out, add, step, in, bottom - top, bias, s->a->relu);
+    send_line(out, add, step, in, bottom - top, bias, s->a->high);
   } else if (span == right && left == 0 && step == span && across->target_step == 1) {
-    send_line(out, add, 1, in, (bottom - top) * span, bias, s->a->relu);
+    send_line(out, add, 1, in, (bottom - top) * span, bias, s->a->high);
   } else {
     for (int64_t row = top; row < bottom; row++, out += step, in += span) {
-      send_line(out, add, across->target_step, in, right - left, bias, s->a->relu);
+      send_line(out, add, across->target_step, in, right - left, bias, s->a->high);
       add = add ? add + step : NULL;
     }
   }

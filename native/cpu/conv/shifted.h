@@ -19,7 +19,7 @@ typedef struct df_shifted {
   int64_t rows;                                     /* channels of out in a group */
   int64_t channels;                                 /* channels of source in a group */
   int64_t weight_row, weight_channel, weight_group; /* distances; the taps lie together */
-  int32_t relu;
+  float high;                                       /* see |vec_activate| */
   int32_t backward;
 } df_shifted;
 

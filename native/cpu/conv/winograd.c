@@ -273,7 +273,7 @@ static void finish_group(const task *s, int64_t panel, int64_t group, const floa
                                      .position = count * width,
                                      .row = width,
                                      .filters = df_min(DF_LANES, conv->filters - filter),
-                                     .relu = s->d->relu};
+                                     .high = s->d->high};
       s->p->form->transform_sums(&span.squares, &epilogue);
     }
 }

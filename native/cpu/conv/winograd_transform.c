@@ -207,13 +207,13 @@ TRANSFORM_INLINE void store_lines(const df_square_epilogue *epilogue, int64_t pl
   float *out = epilogue->out + to;
   const float *add = epilogue->add ? epilogue->add + to : NULL;
   const int64_t filters = epilogue->filters;
-  const int32_t relu = epilogue->relu;
+  const float high = epilogue->high;
   for (int64_t b = 0; b < filters; b += step)
     for (int64_t j = 0; j < df_min(step, filters - b); j++, out += plane) {
       const float *line = lines + j * DF_LANES + b;
       if (add) {
         df_vec value = vec_load_partial(line, count) + vec_load_partial(add, count);
-        vec_store_partial(out, relu ? vec_relu(value) : value, count);
+        vec_store_partial(out, vec_activate(value, high), count);
         add += plane;
       } else if (count == step) {
         memcpy(out, line, (size_t)step * sizeof(float));
@@ -262,7 +262,7 @@ TRANSFORM_INLINE void transform_sums(int side, const df_squares *s,
 #pragma GCC unroll 16
     for (int i = 0; i < OUTPUTS; i++) {
       y[i] += bias;
-      y[i] = epilogue->relu && !epilogue->add ? vec_relu(y[i]) : y[i];
+      y[i] = epilogue->add ? y[i] : vec_activate(y[i], epilogue->high);
     }
     store_outputs(epilogue, w, at / s->across * side, left, width,
                   df_min(some * side, w->out[2] - left), y);

@@ -19,7 +19,7 @@ typedef struct df_square_epilogue {
   const float *sums;     /* [position][square][lane] */
   int64_t position, row; /* distance of positions, of squares */
   int64_t filters;
-  int32_t relu;
+  float high; /* see |vec_activate| */
 } df_square_epilogue;
 
 typedef struct df_winograd_form {

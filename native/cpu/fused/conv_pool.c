@@ -182,7 +182,7 @@ static df_status run(const df_call *call) {
                         .source = x->data,
                         .prepacked = prepacked,
                         .bias = call->n_inputs > 2 ? call->inputs[2]->data : NULL,
-                        .relu = 1};
+                        .high = INFINITY};
   df_parallel(call, run_band, &bands, conv->batch * conv->groups * bands.b.bands);
   return DF_OK;
 }

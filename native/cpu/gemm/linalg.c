@@ -68,7 +68,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   }
 }
 
-df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu) {
+df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, float high) {
   matmul_context matmul = {.p = product_of_call(call), .workspace = call->workspace};
   const df_product_sizes *p = &matmul.p;
   matmul.gemm = (df_gemm){.c = call->outputs[0]->data,
@@ -84,7 +84,7 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
                           .a_col = p->a.strides[p->a.rank - 1],
                           .b_row = p->b.strides[p->b.rank - 2],
                           .b_col = p->b.strides[p->b.rank - 1],
-                          .epilogue = {.column_bias = bias, .relu = relu},
+                          .epilogue = {.column_bias = bias, .high = high},
                           .prepacked = call->prepacked ? call->prepacked[0] : NULL};
   if (matmul.gemm.prepacked) { /* b may have no memory */
     matmul.gemm.b = NULL;

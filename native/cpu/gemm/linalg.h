@@ -8,8 +8,8 @@
 /* The workspace of a product of inputs 0 and 1. */
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error);
 
-/* Output 0 = input 0 times input 1, with a bias per column (null for none) and relu. */
-df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu);
+/* Output 0 = input 0 times input 1, with a bias per column (null for none), and |vec_activate|. */
+df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, float high);
 
 /* Null when inputs 0 and 1 can be multiplied, else why not. */
 const char *DF_NAME(df_matmul_accepts)(const df_node *node);

@@ -24,7 +24,7 @@ typedef struct df_gemm_epilogue {
   const float *column_bias; /* one per column of c */
   const float *add;         /* like c, added before relu; may be c */
   int32_t accumulate;       /* c is added to, not overwritten */
-  int32_t relu;
+  float high;               /* see |vec_activate| */
   df_gemm_ahead ahead;
   union {           /* what a tile reads as it lies, a by rows or b */
     int64_t a_row;  /* distance of two rows of a whose steps lie together */

@@ -25,7 +25,7 @@ int DF_NAME(df_thin_takes)(int64_t m, int64_t a_col, int64_t b_row, int64_t b_co
 static void store(const df_gemm *g, int64_t i, int64_t j, float sum) {
   if (g->epilogue.column_bias)
     sum += g->epilogue.column_bias[j];
-  g->c[i * g->c_row + j] = g->epilogue.relu && sum < 0.0f ? 0.0f : sum;
+  g->c[i * g->c_row + j] = df_activate(sum, g->epilogue.high);
 }
 
 /* Columns [j, j + columns) of all rows, b_row == 1. */

@@ -89,8 +89,8 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
   if (epilogue->column_bias) {
     FOR_EACH sum[i][j] += load_columns(epilogue->column_bias, j, vectors, last);
   }
-  if (epilogue->relu) {
-    FOR_EACH sum[i][j] = vec_relu(sum[i][j]);
+  if (epilogue->high) {
+    FOR_EACH sum[i][j] = vec_activate(sum[i][j], epilogue->high);
   }
   if (last == DF_LANES) {
     FOR_EACH vec_store(c + i * c_row + j * DF_LANES, sum[i][j]);

@@ -105,6 +105,14 @@ static inline df_vec vec_permute(df_vec a, df_ivec index) {
 #endif
 }
 
+/* What a kernel does to its sums last: nothing where |high| is 0, or else min(max(sum, 0),
+ * high), which is relu where |high| is INFINITY. NaN stays NaN. */
+static inline float df_activate(float sum, float high) {
+  if (high == 0.0f)
+    return sum;
+  return sum < 0.0f ? 0.0f : sum > high ? high : sum;
+}
+
 /* Every |stride|-th element from |from| on; with stride 2 all of two vectors is read. */
 static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *from,
                                                                    int64_t stride) {
@@ -158,6 +166,23 @@ static inline df_vec vec_relu(df_vec value) {
 #else
   df_ivec negative = value < vec_zero();
   return (df_vec)(~negative & (df_ivec)value);
+#endif
+}
+
+/* |df_activate| of each lane. */
+static inline df_vec vec_activate(df_vec sum, float high) {
+  if (high == 0.0f)
+    return sum;
+  const df_vec value = vec_relu(sum), most = vec_splat(high);
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_min_ps((__m512)most, (__m512)value);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_min_ps((__m256)most, (__m256)value);
+#elif defined(__SSE2__)
+  return (df_vec)_mm_min_ps((__m128)most, (__m128)value);
+#else
+  df_ivec above = value > most;
+  return (df_vec)((above & (df_ivec)most) | (~above & (df_ivec)value));
 #endif
 }
 

@@ -197,7 +197,7 @@ static void plain_image(const df_direct *d, int64_t image, int64_t begin, int64_
         sum += d->add[at];
       if (d->bias)
         sum += d->bias[filter];
-      d->out[at] = d->relu && sum < 0.0f ? 0.0f : sum;
+      d->out[at] = df_activate(sum, d->high);
     }
 }
 
@@ -213,7 +213,7 @@ static void send(const group *j, int64_t image, int64_t filter, int64_t rows, in
     const int64_t at = ((j->first + image) * d->conv.filters + filter) * plane + y * g->width + x;
     const df_gemm_epilogue epilogue = {.row_bias = d->bias ? d->bias + filter : NULL,
                                        .add = d->add ? d->add + at : NULL,
-                                       .relu = d->relu};
+                                       .high = d->high};
     if (wanted > 0)
       DF_NAME(df_amx_epilogue)(d->out + at, plane, sums + begin - q, rows, wanted, &epilogue);
     begin += count;

@@ -112,8 +112,7 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
           sum += vec_splat(epilogue->row_bias[i]);
         if (epilogue->column_bias)
           sum += bias[j];
-        if (epilogue->relu)
-          sum = vec_relu(sum);
+        sum = vec_activate(sum, epilogue->high);
       }
       vec_store_partial(c + at, sum, count);
     }
@@ -122,7 +121,7 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
 void DF_NAME(df_amx_epilogue)(float *c, int64_t c_row, const float *sums, int64_t rows,
                               int64_t columns, const df_gemm_epilogue *epilogue) {
   const int plain =
-      !epilogue->add && !epilogue->row_bias && !epilogue->column_bias && !epilogue->relu;
+      !epilogue->add && !epilogue->row_bias && !epilogue->column_bias && !epilogue->high;
   if (columns == DF_AMX_PANEL && plain)
     end_rows(c, c_row, sums, rows, 2, DF_LANES, epilogue, 1);
   else if (columns == DF_AMX_PANEL)
