@@ -36,6 +36,8 @@ def _resize(attributes: Attributes, x: Array) -> Array:
     y = upcast(x)
     for axis, (size, result) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = scales[axis] if scales else result / size
+        if size == result and scale == 1.0 and attributes["coordinates"] != "tf_crop_and_resize":
+            continue  # an axis that isn't resized stays, whatever its coordinates would be
         crop = (roi[axis], roi[axis + x.ndim]) if roi else (0.0, 1.0)
         index, weight = taps(size, result, scale, crop=crop, **options)
         y = np.moveaxis((np.moveaxis(y, axis, -1)[..., index] * weight).sum(axis=-1), -1, axis)

@@ -71,9 +71,12 @@ def _steps(node: Node) -> Attribute:
 
 
 def _kept(node: Node) -> int | None:
-    """The one axis that a sum leaves; None where it leaves several, or none."""
+    """The one axis that a sum leaves; None where it leaves several, or none, or the first.
+
+    A sum over trailing axes is one that ``fuse_elementwise`` has looked at: its bits are those of the ops one by one.
+    """
     value = node.inputs[0]
     assert value is not None
     rank = value.type.rank
     left = {*range(rank)} - {axis % rank for axis in node.attributes["axes"]}
-    return left.pop() if len(left) == 1 else None
+    return left.pop() if len(left) == 1 and 0 not in left else None

@@ -79,7 +79,7 @@ def _patterns() -> list[Sample]:
         small = (0, 1, 2) if image[0] == 2 else ()
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight), x(weight[0])), window, gradient=small))
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight)), window))
-        rows.append(Sample(ops.conv_clip, (x(*image), x(*weight), x(weight[0])), {**window, "high": 6.0}))
+        rows.append(Sample(ops.conv_clip, (x(*image), x(*weight), x(weight[0])), {**window, "high": 6.0}, small))
         added = x(image[0], weight[0], *image[2:])
         every = (*small, 3) if small else ()
         operands = (x(*image), x(*weight), x(weight[0]), added)
