@@ -48,12 +48,12 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
         if kernel is None or not folding.knows(node):
             kept.append(node)
             continue
-        view = node.op.view is not None and not _lies_apart(node)
-        if view or folding.affords(node):
-            folding.compute(node, kernel[0], view)
-            if not view:
-                continue
-        kept.append(node)  # of a view a reader that stays sees it; one that was folded has used the array
+        view = node.op.view is not None
+        folded = (not view or _lies_apart(node)) and folding.affords(node)
+        if folded or view:
+            folding.compute(node, kernel[0], view=not folded)
+        if not folded:
+            kept.append(node)  # of a view a reader that stays sees it; one that was folded has used the array
     stored = {**graph.initializers, **folding.made}
     return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored)
 
