@@ -169,23 +169,6 @@ static inline df_vec vec_relu(df_vec value) {
 #endif
 }
 
-/* |df_activate| of each lane. */
-static inline df_vec vec_activate(df_vec sum, float high) {
-  if (high == 0.0f)
-    return sum;
-  const df_vec value = vec_relu(sum), most = vec_splat(high);
-#if defined(__AVX512F__)
-  return (df_vec)_mm512_min_ps((__m512)most, (__m512)value);
-#elif defined(__AVX2__)
-  return (df_vec)_mm256_min_ps((__m256)most, (__m256)value);
-#elif defined(__SSE2__)
-  return (df_vec)_mm_min_ps((__m128)most, (__m128)value);
-#else
-  df_ivec above = value > most;
-  return (df_vec)((above & (df_ivec)most) | (~above & (df_ivec)value));
-#endif
-}
-
 /* The larger one per lane; of a NaN and a number the number where it is |b|. */
 static inline df_vec vec_max(df_vec a, df_vec b) {
 #if defined(__AVX512F__)
@@ -212,6 +195,11 @@ static inline df_vec vec_min(df_vec a, df_vec b) {
   df_ivec below = a < b;
   return (df_vec)((below & (df_ivec)a) | (~below & (df_ivec)b));
 #endif
+}
+
+/* |df_activate| of each lane. */
+static inline df_vec vec_activate(df_vec sum, float high) {
+  return high == 0.0f ? sum : vec_min(vec_splat(high), vec_relu(sum));
 }
 
 /* The larger one per lane; a NaN wins, of two the first. */
