@@ -71,6 +71,11 @@ static df_status cuda_run(void *self, void *prepared, const df_run *run, df_erro
                            static_cast<df_prepared_segment *>(prepared), run, error);
 }
 
+static df_status cuda_elapsed(void *self, void *prepared, int64_t *nanoseconds, df_error *error) {
+  return df_segment_elapsed(static_cast<df_queue *>(self),
+                            static_cast<df_prepared_segment *>(prepared), nanoseconds, error);
+}
+
 static void cuda_release(void *self, void *prepared) {
   df_segment_close(static_cast<df_queue *>(self), static_cast<df_prepared_segment *>(prepared));
 }
@@ -138,6 +143,7 @@ static df_device device_of(const found_plugin &found, df_card *card) {
   device.close = cuda_close;
   device.memory = cuda_memory;
   device.failed = cuda_failed;
+  device.elapsed = cuda_elapsed;
   device.self = card;
   device.ordinal = card ? card->ordinal : 0;
   device.unavailable = !card                  ? found.unavailable

@@ -67,6 +67,10 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
 df_status df_segment_launch(df_queue *queue, df_prepared_segment *prepared, const df_run *run,
                             df_error *error);
 void df_segment_close(df_queue *queue, df_prepared_segment *prepared);
+/* How long the kernels of the last run took by the card's clock, when it is done; 0 for a run from
+ * before the first call, from which on runs are timed. */
+df_status df_segment_elapsed(df_queue *queue, df_prepared_segment *prepared, int64_t *nanoseconds,
+                             df_error *error);
 /* The first fault of the segment's runs since the last call, when they are done; its code is 0 when
  * there was none. */
 df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *prepared);

@@ -15,6 +15,8 @@ struct df_prepared_segment {
   int64_t calls;   /* of kernels in one run */
   int32_t runs;
   bool capturable;
+  cudaEvent_t began, ended;   /* around its kernels, once somebody asked for times */
+  bool timed;                 /* they were recorded */
   std::vector<int32_t> slots; /* that its operands lie in */
   std::vector<void *> seen;   /* their addresses in the last run; what a graph was made for */
 };
@@ -90,6 +92,10 @@ void df_segment_close(df_queue *queue, df_prepared_segment *p) {
       queue->ran.erase(queue->ran.begin() + static_cast<long>(i--));
   if (p->graph)
     cudaGraphExecDestroy(p->graph);
+  if (p->began)
+    cudaEventDestroy(p->began);
+  if (p->ended)
+    cudaEventDestroy(p->ended);
   if (p->host)
     df_cuda_host->segment_release(queue, p->host);
   cudaFree(p->fault);
@@ -97,15 +103,29 @@ void df_segment_close(df_queue *queue, df_prepared_segment *p) {
   delete p;
 }
 
-/* Puts every kernel into the stream; the stream may be recording. */
-static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run, df_error *error) {
+/* Records |event|, if there is one, in the stream or in the graph that is being made of it. */
+static cudaError_t mark(df_queue *queue, cudaEvent_t event, bool recording) {
+  if (!event)
+    return cudaSuccess;
+  return cudaEventRecordWithFlags(event, queue->stream,
+                                  recording ? cudaEventRecordExternal : cudaEventRecordDefault);
+}
+
+/* Puts every kernel into the stream, which may be |recording|. */
+static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run, bool recording,
+                     df_error *error) {
   df_run own;
   df_take(&own, sizeof own, run);
   own.stream = queue->stream;
   own.fault = p->fault;
   own.calls = &p->calls;
   p->calls = 0;
-  df_status status = df_cuda_host->segment_run(queue, p->host, &own, error);
+  df_status status =
+      df_cuda_fail(queue, mark(queue, p->began, recording), "beginning a segment", error);
+  if (!status)
+    status = df_cuda_host->segment_run(queue, p->host, &own, error);
+  if (!status)
+    status = df_cuda_fail(queue, mark(queue, p->ended, recording), "ending a segment", error);
   if (!status)
     status = df_cuda_fail(queue, copy_fault_down(queue, p), "ending a segment", error);
   return status;
@@ -121,7 +141,7 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   df_run uncancellable;
   df_take(&uncancellable, sizeof uncancellable, run);
   uncancellable.cancel = nullptr; /* half a graph is of no use */
-  df_status status = put(queue, p, &uncancellable, error);
+  df_status status = put(queue, p, &uncancellable, true, error);
   cudaError_t ended = cudaStreamEndCapture(queue->stream, &graph);
   if (!status)
     status = df_cuda_fail(queue, ended, "ending to capture", error);
@@ -175,16 +195,42 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
     status =
         df_cuda_fail(queue, cudaGraphLaunch(p->graph, queue->stream), "replaying a segment", error);
   else if (!status)
-    status = put(queue, p, run, error);
+    status = put(queue, p, run, false, error);
   if (status) {
     clear_fault(queue, p); /* what the part of it that ran noted; runs before have copied theirs */
     return status;
   }
+  p->timed = p->began && p->ended;
   p->runs += p->runs < 2;
   if (run->calls)
     *run->calls += p->calls;
   queue->ran.push_back(p);
   return DF_OK;
+}
+
+df_status df_segment_elapsed(df_queue *queue, df_prepared_segment *p, int64_t *nanoseconds,
+                             df_error *error) {
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
+  df_status status = df_queue_ready(queue, card, error);
+  *nanoseconds = 0;
+  if (status)
+    return status;
+  if (p->timed) {
+    float milliseconds = 0.0f;
+    const cudaError_t asked = cudaEventElapsedTime(&milliseconds, p->began, p->ended);
+    *nanoseconds = static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+    return df_cuda_fail(queue, asked, "asking for the time of a segment", error);
+  }
+  cudaError_t made = cudaSuccess;
+  if (!p->began)
+    made = cudaEventCreateWithFlags(&p->began, cudaEventDefault);
+  if (!made && !p->ended)
+    made = cudaEventCreateWithFlags(&p->ended, cudaEventDefault);
+  if (p->graph)
+    cudaGraphExecDestroy(p->graph); /* the next run makes one with the events in it */
+  p->graph = nullptr;
+  return df_cuda_fail(queue, made, "making events", error);
 }
 
 df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *p) {

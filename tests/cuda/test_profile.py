@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import dataflow as df
+from dataflow.cdevice import backend
 from tests.support import recorded, recording
 
 
@@ -19,3 +21,19 @@ def test_a_profile_of_a_card_has_every_step_and_the_results_of_a_run(cuda):
     assert [s.node for s in profile.steps if s.op not in ("transfer", "wait")] == planned
     assert {s.device for s in profile.steps} == {"cuda"}
     assert all(s.seconds > 0 for s in profile.steps)
+
+
+@pytest.mark.parametrize("capture", [0, 1])
+def test_steps_of_a_card_are_timed_by_its_own_clock(cuda, capture, monkeypatch):
+    asked, ask = [], backend.BoundCSegment.elapsed
+    monkeypatch.setattr(backend.BoundCSegment, "elapsed", lambda self: asked.append((self, ask(self))) or asked[-1][1])
+    x = recorded("cnn")["x"][0].astype(np.float32)
+    session = df.Session(recording("cnn"), devices=[("cuda", {"capture": capture}), "cpu"], registry=cuda)
+    profile = session.profile(x, rounds=3)
+    times = {}
+    for segment, seconds in asked:
+        times.setdefault(segment, []).append(seconds)
+    assert len(times) >= len([s for s in profile.steps if s.op not in ("transfer", "wait")])
+    assert all(len(found) == 5 for found in times.values())
+    assert all(found[0] == 0.0 for found in times.values())  # a run is timed from the first question on
+    assert sum(min(found[1:]) > 0 for found in times.values()) >= len(profile.steps) - 4

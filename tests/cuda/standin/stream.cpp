@@ -5,6 +5,7 @@
  * runtime refuses since the card is another one, or only says in its documentation, is refused. */
 #include "standin.h"
 
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -25,6 +26,9 @@ struct standin_event {
   cudaStream_t stream = nullptr;
   int card = 0;
   bool pending = false;
+  bool timed = true;     /* made with timing */
+  bool recorded = false; /* outside of a graph, or by a node of one */
+  std::chrono::steady_clock::time_point at{};
 };
 
 namespace {
@@ -238,10 +242,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 /* ---- Events --------------------------------------------------------------------------------- */
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
   guard g(standin_lock);
   *out = new standin_event();
   (*out)->card = current_card();
+  (*out)->timed = !(flags & cudaEventDisableTiming);
   return cudaSuccess;
 }
 
@@ -254,12 +259,37 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+
+/* In a capture an event is one of the graph's edges, of which nobody learns a time, unless it is
+ * external: then each launch records it. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   guard g(standin_lock);
+  const bool external = flags & cudaEventRecordExternal;
   if (event->card != stream->card)
     return fail(cudaErrorInvalidResourceHandle);
+  if (external && !stream->capturing)
+    return fail_in(stream, cudaErrorInvalidValue);
+  if (stream->capturing && !external)
+    return cudaSuccess;
   event->stream = stream;
-  event->pending = true;
-  put(stream, [event] { event->pending = false; });
+  event->pending = !external;
+  put(stream, [event] {
+    event->pending = false;
+    event->recorded = true;
+    event->at = std::chrono::steady_clock::now();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  guard g(standin_lock);
+  if (!begin->timed || !end->timed || !begin->recorded || !end->recorded)
+    return fail(cudaErrorInvalidResourceHandle);
+  if (begin->pending || end->pending)
+    return fail(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
   return cudaSuccess;
 }
 
