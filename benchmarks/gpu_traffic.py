@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import math
 import os
 import sys
 import tempfile
@@ -21,12 +20,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from gpu_model import CARDS, joins, moved, predict
 from gpu_training import NETWORKS, batch_of
 from report import write
 
 import dataflow as df
-from dataflow.ir.operand import Operand
-from dataflow.ir.plan import Plan, Step
+from dataflow.ir.plan import Plan
 from dataflow.plugin.registry import Registry, load
 from dataflow.train.storage import Storage
 
@@ -37,7 +36,6 @@ GOALS: dict[str, dict[Storage, tuple[float, ...]]] = {
     "decoder": {"float32": (20.0, 400), "bfloat16": (11.0,)},
     "resnet50": {"float32": (30.0,)},
 }
-GATHERS = ("gather", "gather_nd", "gather_elements")  # read as much of the first operand as they write
 
 
 class Planned(Exception):
@@ -94,29 +92,6 @@ def plans_of(
     return found
 
 
-def operand_bytes(operand: Operand | None) -> int:
-    """Of its elements; those that it repeats by a stride of 0 count once."""
-    if operand is None:
-        return 0
-    sizes = (size for size, stride in zip(operand.type.sizes, operand.strides, strict=True) if stride or not size)
-    return math.prod(sizes) * operand.type.dtype.bits // 8
-
-
-def moved(step: Step) -> int:
-    """Bytes that a step reads and writes."""
-    written = sum(map(operand_bytes, step.outputs))
-    read = {o: operand_bytes(o) for o in step.inputs if o is not None}
-    if step.node.op.name in GATHERS and step.inputs[0] is not None:
-        read[step.inputs[0]] = min(read[step.inputs[0]], written)
-    return written + sum(read.values())
-
-
-def joins(step: Step, before: Step | None) -> bool:
-    """Whether a kernel takes a step and the one before it together."""
-    same = before is not None and step.kernel is not None and step.kernel is before.kernel
-    return same and bool(step.kernel is not None and step.kernel.code.run_many)
-
-
 def count(plans: Mapping[str, Plan]) -> dict[tuple[str, str], list[int]]:
     """Launches, steps and bytes by device and op."""
     table: dict[tuple[str, str], list[int]] = {}
@@ -154,6 +129,17 @@ def rows_of(
     return found
 
 
+def predicted_rows(name: str, storage: Storage, plans: Mapping[str, Plan]) -> list[dict[str, object]]:
+    """By card and precision of products: what a step takes at least by ``gpu_model``. Nothing of it is measured."""
+    what = name if storage == "float32" else f"{name} in {storage}"
+    return [
+        {"what": f"predicted for {card.name}, {what}, {precision}", "predicted_ms": 1e3 * seconds}
+        for card in CARDS
+        for precision in card.rates
+        for seconds in [sum(row.seconds for row in predict(plans, card, precision).values())]
+    ]
+
+
 def exported(name: str, folder: str) -> df.Model:
     """A network of torch_networks.py as its exporter writes it."""
     import torch
@@ -183,7 +169,7 @@ def main() -> None:
             for storage, goals in GOALS.get(name, {"float32": ()}).items():
                 model = df.load(str(path)) if path.exists() else exported(name, folder)
                 plans = plans_of(model, batch_of(name), registry, storage)
-                found += rows_of(name, storage, goals, count(plans))
+                found += rows_of(name, storage, goals, count(plans)) + predicted_rows(name, storage, plans)
     write("gpu_traffic", found, keep=bool(options.without))
 
 

@@ -1,13 +1,16 @@
 """On a card: time and memory of a training step against PyTorch with CUDA graphs and, if asked for, torch.compile.
 
 Each step takes its batch from the host and brings the loss back, on both sides; statistics of batch norms are held.
-PyTorch runs in processes of its own, the rounds take turns, and the faster of its ways counts.
+PyTorch runs in processes of its own, the rounds take turns, and the faster of its ways counts. Beside the time stands
+the least that ``gpu_model`` predicts from the plans. It ends with an error where a step fell back: products on a path
+more exact, or slower, than was asked for, or a segment that no CUDA graph was made of.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from gpu_kernels import card
+from gpu_model import card_of, fallen_back, predict
 from report import interleaved, ratio, write
 
 import dataflow as df
@@ -32,6 +36,7 @@ NETWORKS: dict[str, tuple[int, tuple[int, ...], int | None, int, int]] = {
 GOALS = {"mlp": 0.8, "cnn": 0.8, "encoder": 0.8, "resnet50": 1.0, "decoder": 1.0}
 # How near the first loss must be to PyTorch's in the same precision.
 NEAR = {"float32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}
+FALLEN = 0.01  # of the operations of products; small ones of odd sizes may take another path
 
 
 def batch_of(name: str) -> dict[str, np.ndarray]:
@@ -79,6 +84,26 @@ class Worker:
         self._process.wait()
 
 
+class Warnings(logging.Handler):
+    """What the library warns of while it is at work."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def check_paths(name: str, precision: str, trainer: df.Trainer, warnings: Warnings) -> None:
+    """Ends the program where a step is not what was asked for."""
+    fallen = fallen_back(trainer.programs.plans(), precision)
+    for path, share in fallen.items():
+        print(f"{name}, {precision}: {share:.2%} of the operations of products by {path!r}", flush=True)
+    if sum(fallen.values()) > FALLEN or any("CUDA graph" in text for text in warnings.texts):
+        raise SystemExit(f"{name}, {precision}: steps fell back: {fallen} {warnings.texts}")
+
+
 def compare(
     name: str, precision: str, python: str, rounds: int, device: str, modes: list[str], folder: str
 ) -> dict[str, object]:
@@ -89,6 +114,8 @@ def compare(
     model = df.load(f"{folder}/{name}.onnx")
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
+    warnings = Warnings()
+    logging.getLogger("dataflow").addHandler(warnings)
     first = trainer.step(batch)
     near = abs(first - workers["graph"].first) / workers["graph"].first
     if near > NEAR[precision]:
@@ -104,6 +131,10 @@ def compare(
     peers = {mode: functools.partial(worker, steps) for mode, worker in workers.items()}
     times = interleaved(rounds, {"ours": ours, **peers})
     best = min(modes, key=lambda mode: sorted(times[mode])[rounds // 2])
+    check_paths(name, precision, trainer, warnings)
+    logging.getLogger("dataflow").removeHandler(warnings)
+    known = card_of(card())
+    least = sum(row.seconds for row in predict(trainer.programs.plans(), known, precision).values()) if known else None
     plans = trainer.programs.plans().values()
     kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "prepacks")}
     memory = sum(kept.values()) + max(p.peak_bytes for p in plans)
@@ -115,6 +146,7 @@ def compare(
         "what": f"training step, {name}, batch {len(batch['labels'])}, {precision}",
         "dataflow_ms": middle["ours"],
         **{f"torch_{mode}_ms": middle[mode] for mode in modes},
+        "predicted_ms": None if least is None else 1e3 * least,
         "ratio": ratio(times["ours"], times[best]),
         "goal": GOALS[name],
         "dataflow_MB": memory / 1e6,

@@ -39,10 +39,14 @@ ORDER = {
     "allocator says of a step without graph.",
     "gpu_kernels": "On a card: bandwidth of kernels on operands of 256 MB as a share of a copy's (the ratio is its "
     "inverse), and what a node of a captured chain costs.",
+    "gpu_steps": "On a card: what the ops of a training step take by the card's clock, beside the least that a model "
+    "of the card predicts from their bytes and operations (`benchmarks/gpu_model.py`); times: the one divided by the "
+    "other.",
     "gpu_traffic": "Without a card (`benchmarks/gpu_traffic.py`): what a training step with AdamW moves through a "
     "card's memory and how often it launches, counted from its plans: each operand of a step is read once, each result "
     "written once. Networks are as PyTorch exports them, batch norm has fixed statistics, and values wait for backward "
-    "in float32 where no other dtype is named.",
+    "in float32 where no other dtype is named. predicted: by `benchmarks/gpu_model.py`, the least that they take "
+    "on a card with the peaks of its data sheet; nothing of it is measured.",
     "startup": "Import and size on disk.",
     "planner": "Peak memory against the largest live set (bound), no model above it; known instances, which an exact "
     "solver packs into their capacity.",

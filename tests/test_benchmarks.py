@@ -4,11 +4,14 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+
+import dataflow as df
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("dataflow", "native", "plugins", "importers")
@@ -128,3 +131,43 @@ def results(model, logits, feeds):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(shown.SerializeToString(), options).run([logits], feeds)[0]
+
+
+def test_the_model_of_a_card_counts_bytes_operations_and_nodes(shared):
+    model = shared("gpu_model")
+    g = df.GraphBuilder()
+    x, w = g.input("x", df.float32, (64, 32)), g.parameter("w", np.ones((32, 16), np.float32))
+    g.output("y", df.ops.tanh(df.ops.matmul(x, w)))
+    session = df.Session(g.build(), "cpu", fuse=False)
+    session.run(np.ones((64, 32), np.float32))
+    plans = {"forward": session.plans[0]}
+    slow, fast = 10.0, 1e12  # of memory; of arithmetic
+    card = model.Card("none", bandwidth=slow, rates={"bf16": fast, "float32": fast}, node=3.0)
+    found = model.predict(plans, card, "bf16", device="cpu")
+    read = 4 * (64 * 32 + 32 * 16 + 64 * 16)
+    assert (found["matmul"].launches, found["matmul"].bytes, found["matmul"].operations) == (1, read, 2 * 64 * 32 * 16)
+    assert found["matmul"].seconds == pytest.approx(read / slow + 3.0)
+    assert found["tanh"].seconds == pytest.approx(2 * 4 * 64 * 16 / slow + 3.0)
+    card = model.Card("none", bandwidth=fast, rates={"bf16": 100.0, "float32": 10.0}, node=0.0)
+    found = model.predict(plans, card, "bf16", device="cpu")
+    assert found["matmul"].seconds == pytest.approx(2 * 64 * 32 * 16 / 100.0)
+    assert found["tanh"].seconds == pytest.approx(64 * 16 / 10.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "precision", "fell"),
+    [
+        ("matmul f32 cublaslt bf16", "bf16", False),
+        ("conv f32 cudnn tf32 #2", "bf16", False),
+        ("conv f32 cudnn tf32", "tf32", False),
+        ("matmul f32 cublaslt float32", "tf32", True),
+        ("matmul f32 cublaslt own", "bf16", True),
+        ("matmul f32", "tf32", False),
+    ],
+)
+def test_a_path_slower_than_asked_for_is_a_fall_back(shared, monkeypatch, path, precision, fell):
+    model = shared("gpu_model")
+    step = SimpleNamespace(node=SimpleNamespace(op=SimpleNamespace(name=path.split()[0])), path=path)
+    monkeypatch.setattr(model, "steps_of", lambda plans, device: [(step, False)])
+    monkeypatch.setattr(model, "work", lambda step: (7, 0))
+    assert model.fallen_back({}, precision) == ({path: 1.0} if fell else {})
