@@ -265,6 +265,32 @@ def test_scatter_nd_needs_a_number_per_row(depth, numbers, standin_registry):
     assert step.prepared.workspace == 8 * numbers
 
 
+@pytest.mark.parametrize(("reduction", "join"), [("add", np.add), ("mul", np.multiply)])
+@pytest.mark.parametrize("count", [1, 40, 3000, 9000])
+def test_scatters_join_the_updates_of_an_element_in_their_order(count, reduction, join, standin, standin_registry):
+    rng = np.random.default_rng(count)
+    data, updates = (rng.uniform(0.9, 1.1, n).astype(np.float32) for n in (70, count))
+    indices = rng.integers(-70, 70, count)
+    g = df.GraphBuilder()
+    given = [g.input("data", df.float32, (70,)), g.input("indices", df.int64, (count,))]
+    given.append(g.input("updates", df.float32, (count,)))
+    g.output("y", df.ops.scatter_elements(*given, reduction=reduction))
+    g.output(
+        "z", df.ops.scatter_nd(given[0], df.ops.reshape(given[1], shape=(count, 1)), given[2], reduction=reduction)
+    )
+    expected = data.copy()
+    join.at(expected, indices, updates)
+    session = df.Session(df.Model(g.build()), devices=["cuda"], registry=standin_registry)
+    for reverse in (False, True):
+        standin.reverse(reverse)
+        try:
+            found = session.run({"data": data, "indices": indices, "updates": updates})
+        finally:
+            standin.reverse(False)
+        np.testing.assert_array_equal(found["y"], expected)
+        np.testing.assert_array_equal(found["z"], expected)
+
+
 def test_an_allocation_that_fails_leaves_the_session_usable(standin, standin_registry):
     session = df.Session(elementwise("n"), devices=DEVICES, registry=standin_registry)
     standin.fail("allocation")

@@ -8,13 +8,9 @@
  * full; an element is read once. More are wanted: the keys of a line are sorted completely in the
  * workspace.
  */
-#include "kernels.h"
+#include "reduce/sort.h"
 
-enum {
-  KEYS = 4096, /* of the buffer in shared memory */
-  MOST_HELD = 2048,
-  SORT_BLOCK = 512 /* threads */
-};
+enum { MOST_HELD = 2048 };
 
 struct job {
   float *values;
@@ -46,31 +42,6 @@ static __device__ __forceinline__ int64_t index_of(uint64_t key) {
   return UINT32_MAX - static_cast<uint32_t>(key);
 }
 
-/* One step of a bitonic sort, largest first, of |count| keys of which the first is key |base| of
- * its line; pairs are |apart| from one another in runs of |run|. */
-static __device__ __forceinline__ void compare(uint64_t *keys, int64_t base, int count, int64_t run,
-                                               int apart) {
-  for (int i = static_cast<int>(threadIdx.x); i < count / 2; i += static_cast<int>(blockDim.x)) {
-    const int at = 2 * i - (i & (apart - 1));
-    const bool falls = ((base + at) & run) == 0;
-    const uint64_t a = keys[at], b = keys[at + apart];
-    if ((a < b) == falls) {
-      keys[at] = b;
-      keys[at + apart] = a;
-    }
-  }
-}
-
-/* Sorts |count| keys, a power of two, in shared memory; begins and ends with a barrier. */
-static __device__ __forceinline__ void sort_shared(uint64_t *keys, int64_t base, int count) {
-  __syncthreads();
-  for (int run = 2; run <= count; run *= 2)
-    for (int apart = run / 2; apart > 0; apart /= 2) {
-      compare(keys, base, count, run, apart);
-      __syncthreads();
-    }
-}
-
 static __device__ __forceinline__ void deliver(const job &j, int64_t line, int64_t rank,
                                                uint64_t key) {
   const int64_t index = index_of(key);
@@ -81,8 +52,8 @@ static __device__ __forceinline__ void deliver(const job &j, int64_t line, int64
 
 /* ---- k is small: a block per line ----------------------------------------------------------- */
 
-/* |capacity| keys of shared memory, a power of two of at least k + SORT_BLOCK, or of |size|. */
-__global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
+/* |capacity| keys of shared memory, a power of two of at least k + DF_SORT_BLOCK, or of |size|. */
+__global__ void __launch_bounds__(DF_SORT_BLOCK) select_keys(job j, int capacity) {
   DF_SHARED(uint64_t, keys);
   DF_SHARED_ARRAY(int, filled, [1]);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -106,7 +77,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
     __syncthreads();
     if (some + threads <= capacity || base + threads >= j.size)
       continue;
-    sort_shared(keys, 0, capacity);
+    df_sort_shared(keys, 0, capacity);
     for (int at = k + thread; at < capacity; at += threads)
       keys[at] = 0;
     worst = keys[k - 1];
@@ -114,86 +85,27 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
       filled[0] = k;
     __syncthreads();
   }
-  sort_shared(keys, 0, capacity);
+  df_sort_shared(keys, 0, capacity);
   for (int rank = thread; rank < k; rank += threads)
     deliver(j, line, rank, keys[rank]);
 }
 
 /* ---- k is large: all keys of a line are sorted ---------------------------------------------- */
 
-/* The keys of KEYS elements, sorted: falling and rising alternately. */
-__global__ void __launch_bounds__(SORT_BLOCK) make_keys(job j) {
-  DF_SHARED_ARRAY(uint64_t, keys, [KEYS]);
-  const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
-  const int64_t base = blockIdx.x % tiles * KEYS, origin = j.origin(line);
-  for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK) {
-    const int64_t at = base + i;
-    keys[i] = at < j.size ? key_of(j.x[origin + at * j.inner], at, j.largest != 0) : 0;
+struct sorted_lines : job {
+  __device__ uint64_t key(int64_t line, int64_t i) const {
+    return i < size ? key_of(x[origin(line) + i * inner], i, largest != 0) : 0;
   }
-  sort_shared(keys, base, KEYS);
-  for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK)
-    j.keys[line * j.padded + base + i] = keys[i];
-}
-
-/* A step whose pairs lie in different tiles. */
-__global__ void __launch_bounds__(DF_BLOCK) compare_far(job j, int64_t run, int64_t apart) {
-  const int64_t pair = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
-  if (pair >= j.lines * j.padded / 2)
-    return;
-  const int64_t at = 2 * pair - (pair & (apart - 1)); /* |apart| is a power of two */
-  const bool falls = ((at & (j.padded - 1)) & run) == 0;
-  const uint64_t a = j.keys[at], b = j.keys[at + apart];
-  if ((a < b) == falls) {
-    j.keys[at] = b;
-    j.keys[at + apart] = a;
+  __device__ void put(int64_t line, int64_t i, uint64_t key) const {
+    if (i < k)
+      deliver(*this, line, i, key);
   }
-}
-
-/* The last steps of a run, within a tile; behind the last run of all the results. */
-__global__ void __launch_bounds__(SORT_BLOCK) compare_near(job j, int64_t run) {
-  DF_SHARED_ARRAY(uint64_t, keys, [KEYS]);
-  const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
-  const int64_t base = blockIdx.x % tiles * KEYS;
-  uint64_t *from = j.keys + line * j.padded + base;
-  for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK)
-    keys[i] = from[i];
-  __syncthreads();
-  for (int apart = KEYS / 2; apart > 0; apart /= 2) {
-    compare(keys, base, KEYS, run, apart);
-    __syncthreads();
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK) {
-    if (run < j.padded)
-      from[i] = keys[i];
-    else if (base + i < j.k)
-      deliver(j, line, base + i, keys[i]);
-  }
-}
-
-static df_status sort_lines(const df_call *call, const job &j) {
-  const unsigned tiles = df_blocks(j.lines * j.padded, KEYS);
-  const unsigned pairs = df_blocks(j.lines * j.padded / 2, DF_BLOCK);
-  df_status status = DF_LAUNCH(call, make_keys, tiles, SORT_BLOCK, 0, j);
-  for (int64_t run = 2 * KEYS; run <= j.padded && !status; run *= 2) {
-    for (int64_t apart = run / 2; apart >= KEYS && !status; apart /= 2)
-      status = DF_LAUNCH(call, compare_far, pairs, DF_BLOCK, 0, j, run, apart);
-    if (!status)
-      status = DF_LAUNCH(call, compare_near, tiles, SORT_BLOCK, 0, j, run);
-  }
-  return status;
-}
+};
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-static int64_t power_of_two(int64_t at_least) {
-  int64_t found = 1;
-  while (found < at_least)
-    found *= 2;
-  return found;
-}
-
 /* Whether lines are sorted completely. */
-static bool sorts(int64_t size, int64_t k) { return size > KEYS && k > MOST_HELD; }
+static bool sorts(int64_t size, int64_t k) { return size > DF_SORT_KEYS && k > MOST_HELD; }
 
 static df_status run(const df_call *call) {
   const df_tensor *x = call->inputs[0], *y = call->outputs[0];
@@ -210,14 +122,14 @@ static df_status run(const df_call *call) {
   j.k = y->shape[axis];
   j.largest = df_attr_int(call, DF_TOPK_LARGEST) != 0;
   if (sorts(j.size, j.k)) {
-    j.padded = power_of_two(j.size);
+    j.padded = df_sort_padded(j.size);
     j.keys = static_cast<uint64_t *>(call->workspace);
-    return sort_lines(call, j);
+    return df_sort_lines(call, sorted_lines{j});
   }
-  const int64_t all = df_max(DF_WARP, power_of_two(j.size));
-  const unsigned threads = static_cast<unsigned>(df_min(all, SORT_BLOCK));
-  const int64_t wanted = power_of_two(2 * df_max(j.k, threads));
-  const int capacity = static_cast<int>(df_min(df_min(wanted, KEYS), df_max(all, threads)));
+  const int64_t all = df_max(DF_WARP, df_sort_padded(j.size));
+  const unsigned threads = static_cast<unsigned>(df_min(all, DF_SORT_BLOCK));
+  const int64_t wanted = df_sort_padded(2 * df_max(j.k, threads));
+  const int capacity = static_cast<int>(df_min(df_min(wanted, DF_SORT_KEYS), df_max(all, threads)));
   return DF_LAUNCH(call, select_keys, df_blocks(j.lines, 1), threads,
                    static_cast<size_t>(capacity) * sizeof(uint64_t), j, capacity);
 }
@@ -226,7 +138,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = node->inputs[0], *y = node->outputs[0];
   const int64_t at = df_axis(node, DF_TOPK_AXIS, x->rank);
   if (df_operand_elements(y) > 0 && sorts(x->shape[at], y->shape[at]))
-    out->workspace = df_operand_elements(x) / x->shape[at] * power_of_two(x->shape[at]) *
+    out->workspace = df_operand_elements(x) / x->shape[at] * df_sort_padded(x->shape[at]) *
                      static_cast<int64_t>(sizeof(uint64_t));
   return DF_OK;
 }

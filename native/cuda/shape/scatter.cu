@@ -2,10 +2,11 @@
  * gather_nd, scatter_nd.
  *
  * Where several entries name one element, the last one writes it: a first pass finds it. Reductions
- * are by atomics: the order of additions, and with it the last bits, may differ from run to run
- * where indices repeat.
+ * sort the entries by what they name and then by their number, and a thread joins those of one
+ * element in that order: the bits do not depend on timing.
  */
 #include "kernels/scatter.h"
+#include "reduce/sort.h"
 #include "shape/copy.h"
 
 struct entries : df_entries {
@@ -88,43 +89,100 @@ __global__ void __launch_bounds__(DF_BLOCK)
     y[offset + (i - entry * e.row)] = updates[i];
 }
 
+/* ---- Scatters that reduce ------------------------------------------------------------------- */
+
+enum { AHEAD = 8 }; /* updates of an element that are loaded together */
+
+/* An entry's key has its row in front and then its number, counted from the end: keys fall. */
+struct sorted_entries {
+  entries e;
+  uint64_t *keys;
+  int64_t lines, padded;
+  int32_t bits; /* of a number */
+
+  __device__ uint64_t mask() const { return (uint64_t{1} << bits) - 1; }
+  __device__ uint64_t key(int64_t, int64_t i) const {
+    if (i >= e.count)
+      return 0;
+    return static_cast<uint64_t>(e.offset(i) / e.row) << bits | (mask() - static_cast<uint64_t>(i));
+  }
+  __device__ void put(int64_t, int64_t i, uint64_t key) const { keys[i] = key; }
+
+  __device__ int64_t row(int64_t at) const { return static_cast<int64_t>(keys[at] >> bits); }
+  __device__ int64_t entry(int64_t at) const {
+    return static_cast<int64_t>(mask() - (keys[at] & mask()));
+  }
+};
+
+/* The first of the keys with one row joins the updates of all of them. */
 __global__ void __launch_bounds__(DF_BLOCK)
     scatter_combine(float *y, const float *updates, int32_t reduction,
-                    const __grid_constant__ entries e) {
+                    const __grid_constant__ sorted_entries s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= e.count * e.row)
+  const int64_t count = s.e.count, width = s.e.row;
+  if (i >= count * width)
     return;
-  const int64_t entry = i / e.row;
-  float *at = y + e.offset(entry) + (i - entry * e.row);
-  if (reduction == DF_SCATTER_ADD) {
-    atomicAdd(at, updates[i]);
+  const int64_t begin = i / width, column = i - begin * width, row = s.row(begin);
+  if (begin > 0 && s.row(begin - 1) == row)
     return;
+  float value = y[row * width + column];
+  bool same = true;
+  for (int64_t base = begin; same; base += AHEAD) {
+    float update[AHEAD];
+    int found = 0;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      same = base + k < count && s.row(base + k) == row;
+      update[k] = same ? updates[s.entry(base + k) * width + column] : 0.0f;
+      found += same;
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+      if (k < found)
+        value = df_scatter_join(value, update[k], reduction);
   }
-  int seen = __float_as_int(*at), expected;
-  do {
-    expected = seen;
-    const float next = df_scatter_join(__int_as_float(expected), updates[i], reduction);
-    seen = atomicCAS(reinterpret_cast<int *>(at), expected, __float_as_int(next));
-  } while (seen != expected);
+  y[row * width + column] = value;
 }
 
-/* A number per row of the data, which has |row| elements. */
-static df_status prepare_rows(const df_node *node, int64_t row, df_prepared *out) {
-  if (df_scatter_reduction(node->attributes, node->n_attributes) == DF_SCATTER_REPLACE && row > 0)
+/* Bits that count to |n|. */
+static int32_t bits_of(int64_t n) {
+  int32_t bits = 1;
+  while (n >> bits)
+    bits++;
+  return bits;
+}
+
+static df_status combine(const df_call *call, const entries &e, int32_t reduction) {
+  const sorted_entries s{e, static_cast<uint64_t *>(call->workspace), 1, df_sort_padded(e.count),
+                         bits_of(e.count)};
+  const df_status status = df_sort_lines(call, s);
+  return status ? status
+                : DF_LAUNCH(call, scatter_combine, df_blocks(e.count * e.row, DF_BLOCK), DF_BLOCK,
+                            0, df_out<float>(call, 0), df_in<const float>(call, 2), reduction, s);
+}
+
+/* ---- Running scatters ----------------------------------------------------------------------- */
+
+/* A number per row of the data, which has |row| elements, or a key per entry. */
+static df_status prepare_rows(const df_node *node, int64_t row, int64_t count, df_prepared *out) {
+  if (df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
+    out->workspace = df_sort_padded(count) * static_cast<int64_t>(sizeof(uint64_t));
+  else if (row > 0)
     out->workspace =
         df_operand_elements(node->inputs[0]) / row * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
 }
 
 static df_status prepare_elements(const df_node *node, df_prepared *out, df_error *) {
-  return prepare_rows(node, 1, out);
+  return prepare_rows(node, 1, df_operand_elements(node->inputs[1]), out);
 }
 
 static df_status prepare_nd(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *data = node->inputs[0], *indices = node->inputs[1];
   const int32_t first = static_cast<int32_t>(df_attr_int(node, DF_SCATTER_ND_BATCH_DIMS));
   const int32_t n = static_cast<int32_t>(indices->shape[indices->rank - 1]);
-  return prepare_rows(node, df_product(data->shape, first + n, data->rank), out);
+  return prepare_rows(node, df_product(data->shape, first + n, data->rank),
+                      df_product(indices->shape, 0, indices->rank - 1), out);
 }
 
 static df_status scatter(const df_call *call, const entries &e) {
@@ -148,8 +206,7 @@ static df_status scatter(const df_call *call, const entries &e) {
   if (n == 0)
     return DF_OK;
   if (reduction != DF_SCATTER_REPLACE)
-    return DF_LAUNCH(call, scatter_combine, df_blocks(n, DF_BLOCK), DF_BLOCK, 0,
-                     df_out<float>(call, 0), df_in<const float>(call, 2), reduction, e);
+    return combine(call, e, reduction);
   status = DF_LAUNCH(call, scatter_find, df_blocks(e.count, DF_BLOCK), DF_BLOCK, 0, last, e);
   if (status)
     return status;
@@ -170,6 +227,10 @@ static const char *accepts_scatter(const df_node *node) {
   if (node->inputs[0]->dtype != DF_FLOAT32 &&
       df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
     return "only float32 elements are reduced";
+  if (bits_of(df_operand_elements(node->inputs[0])) +
+          bits_of(df_operand_elements(node->inputs[1])) >
+      64)
+    return "an element and an entry of so many don't fit into 64 bits";
   return df_entries_accepts(node);
 }
 
