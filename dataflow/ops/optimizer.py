@@ -35,6 +35,7 @@ sgd_step: MultiOp = MultiOp(
     outputs=("new_param", "new_velocity"),
     attributes={"momentum": 0.0, "nesterov": False},
     inplace=((0, 0), (1, 2)),
+    gate=4,
     doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay",
 )
 
@@ -60,6 +61,7 @@ adamw_step: MultiOp = MultiOp(
     outputs=("new_param", "new_m", "new_v"),
     attributes={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     inplace=((0, 0), (1, 2), (2, 3)),
+    gate=5,
     doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t",
 )
 

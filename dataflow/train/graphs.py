@@ -100,10 +100,10 @@ class Graphs:
             always=always,
         )
 
-    def step(self, joint: Graph, trained: Sequence[str], frozen: frozenset[int], as_ready: bool) -> Graph:
+    def step(self, joint: Graph, trained: Sequence[str], frozen: frozenset[int], as_ready: bool, gated: bool) -> Graph:
         """The joint graph of a first micro-batch with the update behind it, see ``step_graph``."""
         parameters, updates, statistics = self._updated(trained)
-        return step_graph(joint, parameters, updates, frozen, statistics, as_ready=as_ready)
+        return step_graph(joint, parameters, updates, frozen, statistics, as_ready=as_ready, gated=gated)
 
     def evaluation(self, bound: Graph, batch: Mapping[str, TensorType], averages: Mapping[str, str]) -> Graph:
         """The terms of a batch in inference mode, of the model's ``bound`` graph; ``averages`` as for ``reading``."""

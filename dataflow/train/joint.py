@@ -31,6 +31,7 @@ VALUES = "values/"  # before the names of inner values that the forward program 
 PENDING = "pending/"  # statistics as the micro-batches since the last optimizer step left them
 # No parameter has such a name: "weight" alone some have.
 HYPER, WEIGHT, SQUARES = "optimizer/hyper", "optimizer/weight", "optimizer/squares"
+GATE = "optimizer/gate"
 SCALE = "loss/scale"
 
 

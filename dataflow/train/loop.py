@@ -160,24 +160,24 @@ class Fit:
                     trainer.micro_batch(batch, means)
                     position += 1
                     complete = trainer.pending >= trainer.accumulate
-                    row = self._update(Mark(number, position, copy.deepcopy(means))) if complete else {}
+                    row = self._update(number, position, means) if complete else {}
                 self.progress.batch(number, position, figures(means))
                 self._updated(row)
                 if self.stopping:
                     return
         if trainer.pending:  # the last logical batch of the epoch is short
-            self._updated(self._update(Mark(number, position, copy.deepcopy(means))))
+            self._updated(self._update(number, position, means))
         if not position:
             raise InputError(f"fit: epoch {number + 1} had no batches")
         self._end_epoch(number + 1, means, clock.figures(trainer.plans()))
 
-    def _update(self, mark: Mark) -> dict[str, float]:
+    def _update(self, epoch: int, position: int, means: Mapping[str, RunningMean]) -> dict[str, float]:
         """Runs the optimizer; its figures."""
         with InterruptsHeld():  # weights, mark and history advance together
             row = self.trainer.update()
-            self.mark = mark
+            self.mark = Mark(epoch, position, copy.deepcopy(dict(means)))
             if row:
-                self.history.add_step({**row, "epoch": mark.epoch})
+                self.history.add_step({**row, "epoch": epoch})
         return row
 
     def _updated(self, row: Mapping[str, float]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -23,21 +22,11 @@ from .binding.ready import Ready, call
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
-from .step.tensors import StepTensors
+from .step.gated import GatedSteps, Kept
 from .tied_weights import Tie
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """A forward program that ran, whose values lie in scratch memory until its backward program has read them."""
-
-    program: Ready
-    arguments: Mapping[str, Array]
-    results: Mapping[str, Array]
-    first: bool
-
-
-class Programs(StepTensors):
+class Programs(GatedSteps):
     """The compiled programs of one training; they share weights, state and one arena.
 
     A micro-batch runs forward, then backward, over one plan of memory: as one sequence, or by themselves. There are two
@@ -87,8 +76,6 @@ class Programs(StepTensors):
             as_ready=as_ready,
         )
         super().__init__(making)
-        self._kept: _Kept | None = None
-        self._step: _Kept | None = None  # a step's program whose optimizer is still to run
 
     # ---- a training step ------------------------------------------------------------------------------
 
@@ -133,7 +120,7 @@ class Programs(StepTensors):
             arguments, results = program.checked(batch), program.results.arrays()
             last = FORWARD if self._making.as_ready else BACKWARD
             call(program, arguments, results, stage=(FORWARD, last))
-        self._step = _Kept(program, arguments, results, True)
+        self._step = Kept(program, arguments, results, True)
         self._accumulates, self._last_step = False, None if self._making.as_ready else program
         if self._making.as_ready:
             return {name: results[name] for name in program.plan.ranges[FORWARD].outputs}
@@ -163,7 +150,7 @@ class Programs(StepTensors):
             arguments = {n: a.copy() if plan.inputs[n].arena in read else a for n, a in arguments.items()}
             results = program.results.arrays()
             call(program, arguments, results, stage=(FORWARD, FORWARD))
-        self._kept, self._accumulates = _Kept(program, arguments, results, first), True
+        self._kept, self._accumulates = Kept(program, arguments, results, first), True
         found = {
             name: results[name].copy() if plan.outputs[name].arena in read else results[name]
             for name in plan.ranges[FORWARD].outputs
@@ -196,10 +183,6 @@ class Programs(StepTensors):
                     self.set_gradient(name, held[name] + scaled if name in held else scaled)
         return {SQUARES: np.asarray(self.squares())}
 
-    def discard(self) -> None:
-        """Forgets the forward program that waits for its backward program, or a step that waits for its update."""
-        self._kept = self._step = None
-
     def update(self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
 
@@ -221,7 +204,7 @@ class Programs(StepTensors):
         results = self._run(program, batch, interruptible=False)  # outside: no limit ends it before it is complete
         return float(results["norm"]) if "norm" in results else float("nan")
 
-    def _end_step(self, step: _Kept, hyper: Array, weight: float) -> Mapping[str, Array]:
+    def _end_step(self, step: Kept, hyper: Array, weight: float) -> Mapping[str, Array]:
         """The results of a step that ``begin_step`` began; nothing ends it before it is complete."""
         self._step = None
         given = {HYPER: np.array(hyper, np.float32), WEIGHT: np.array(weight * self.scale, np.float32)}
@@ -243,7 +226,7 @@ class Programs(StepTensors):
             names: of all that are frozen.
             updates: what an optimizer step does; with the slots that it had.
         """
-        self._step = self._last_step = None
+        self._step = self._last_step = self._prepared = None
         self._making.freeze(names, updates)
 
     # ---- inference ------------------------------------------------------------------------------------
@@ -308,15 +291,6 @@ class Programs(StepTensors):
         self.engine.close()
 
     # ---- how they run ---------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Before a program is made or found, whose run writes over what others left in memory."""
-        if self._kept is not None or self._step is not None:
-            raise InputError(
-                "a forward() waits for its backward(), and the values that this one reads lie in the memory that every "
-                "other program uses; call backward(), or discard() to forget the logical batch"
-            )
-        self._last_step = None
 
     def _optimizer_step(
         self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()

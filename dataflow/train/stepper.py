@@ -20,7 +20,7 @@ from .metrics import RunningMean
 from .nonfinite import NonFiniteLoss
 from .optimizers.lbfgs import LBFGS
 from .optimizers.searching import Vectors
-from .step.logical_batch import Forwarded, LogicalBatch
+from .step.logical_batch import Forwarded, LogicalBatch, Prepared
 
 if TYPE_CHECKING:
     from ..execute.profile import Profile
@@ -61,11 +61,11 @@ class Stepper(LogicalBatch):
                     raise
         return loss.mean
 
-    def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean]) -> None:
+    def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean], *, may_wait: bool = True) -> None:
         """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``.
 
         Whoever calls it holds the model's lock until ``update``, where a logical batch is one micro-batch: what waits
-        lies in memory that other programs use.
+        lies in memory that other programs use. Where nobody needs to look in between, ``update`` runs all of it.
         """
         with self.model.lock:
             batch, counts = self._share(batch)
@@ -74,6 +74,9 @@ class Stepper(LogicalBatch):
                 with self._together(self._pending + 1 >= self.accumulate, counts):
                     arguments = self._begin("step", batch)
                     begun = True
+                    if may_wait and self._at_once and self._prepare(arguments):
+                        self._prepared, self._pending = Prepared(batch, arguments, means), 1
+                        return
                     terms = self._gradients_of(arguments, counts)
                     self._check_loss(terms, batch, arguments)
                     self._check_gradients(terms, batch)
@@ -179,11 +182,13 @@ class Stepper(LogicalBatch):
             if not self._pending:
                 raise InputError("update: no gradients wait for it; call step(), or forward() and backward(), before")
             loss, weight = self._sums
-            if weight == 0.0:
+            if weight == 0.0 and self._prepared is None:
                 self.discard()
                 return {}
             factor = self.schedule(self.steps) * self._lr_factor
             lr = self.optimizer.lr * factor
+            if self._prepared is not None:
+                return self._update_at_once(self._prepared, lr, factor)
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
             if self._search is not None:
@@ -212,6 +217,32 @@ class Stepper(LogicalBatch):
             norm = norm if self.updates.clips else math.sqrt(squares) / (weight * scale)
             row = {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
             return row if self.scaling is None else {**row, "loss_scale": scale}
+
+    def _prepare(self, arguments: Mapping[str, Array]) -> bool:
+        return self.programs.prepare_step(arguments, frozen=self.updates.frozen(self.steps + 1), **self._draw())
+
+    def _update_at_once(self, prepared: Prepared, lr: float, factor: float) -> dict[str, float]:
+        """``update`` of a micro-batch that runs with it. If that changed nothing it runs again, and tells why."""
+        step, results = self.steps + 1, None
+        with InterruptsHeld():
+            try:
+                if math.isfinite(lr):
+                    results = self.programs.run_step(self.updates.hyper(step, factor))
+            finally:
+                self.discard()
+            if results is not None:
+                loss, weight = float(results["loss"]), float(results["weight"])
+                self._last_weight, self.steps = weight, step
+                if self.scaling is not None:
+                    self.scaling.succeeded()
+                count(prepared.means, results)
+        if results is None:
+            self.micro_batch(prepared.batch, prepared.means, may_wait=False)
+            return self.update()
+        scale = 1.0 if self.scaling is None else self.programs.scale
+        norm = float(results["norm"]) if self.updates.clips else math.sqrt(self.programs.squares()) / (weight * scale)
+        row = {"step": float(step), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
+        return row if self.scaling is None else {**row, "loss_scale": scale}
 
     def _searched(self, search: LBFGS, lr: float, loss: float, weight: float) -> dict[str, float]:
         """The figures of a step that evaluates the logical batch several times."""

@@ -7,6 +7,9 @@
 
 #include <math.h>
 
+/* A step whose scale isn't finite changes nothing: gradients overflowed, or no sample counted. */
+DF_FN int df_step_holds(float scale) { return !isfinite(scale); }
+
 /* g = scale grad + decay p; v' = momentum v + g; p' = p - lr v' (nesterov: g + momentum v').
  * hyper: [lr, weight decay (coupled)]. A velocity of zeros starts as PyTorch's does. */
 typedef struct df_sgd {

@@ -10,6 +10,8 @@ from .arrays import Array, Attributes, Code, upcast
 def _sgd(
     attributes: Attributes, param: Array, grad: Array, velocity: Array | None, hyper: Array, scale: Array
 ) -> tuple[Array, ...]:
+    if not np.isfinite(scale):
+        return (param.copy(),) if velocity is None else (param.copy(), velocity.copy())
     rate, decay = (float(h) for h in hyper)
     p = upcast(param)
     g = upcast(grad) * scale + decay * p
@@ -23,6 +25,8 @@ def _sgd(
 def _adamw(
     attributes: Attributes, param: Array, grad: Array, m: Array, v: Array, hyper: Array, scale: Array
 ) -> tuple[Array, Array, Array]:
+    if not np.isfinite(scale):
+        return param.copy(), m.copy(), v.copy()
     rate, decay, correction1, correction2 = (float(h) for h in hyper)
     beta1, beta2 = attributes["beta1"], attributes["beta2"]
     p, g = upcast(param), upcast(grad) * scale

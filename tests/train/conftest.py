@@ -75,6 +75,9 @@ class LinearPrograms:
             squares = np.asarray(sum(np.square(g).sum() for g in self.gathered.values()), np.float32)
         return {**terms, SQUARES: squares}
 
+    def prepare_step(self, batch: Mapping[str, np.ndarray], *, frozen: frozenset[int]) -> bool:
+        return False
+
     def begin_step(self, batch: Mapping[str, np.ndarray], *, frozen: frozenset[int]) -> dict[str, np.ndarray]:
         return self.forward_backward(batch, first=True)
 

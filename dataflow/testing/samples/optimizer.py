@@ -27,6 +27,18 @@ def _steps() -> list[Sample]:
     return rows
 
 
+def _held() -> list[Sample]:
+    """Steps whose scale isn't finite: nothing changes, whatever the gradients are."""
+    rows = []
+    for number in (math.inf, math.nan, -math.inf):
+        scale, values = Operand((), float32, value=number), (x(3, 7), x(3, 7))
+        hyper = Operand((2,), float32, value=[0.1, 0.01])
+        rows += [Sample(ops.sgd_step, (*values, velocity, hyper, scale)) for velocity in (None, x(3, 7))]
+        hyper = Operand((4,), float32, value=[1e-2, 0.01, 0.19, 0.002])
+        rows.append(Sample(ops.adamw_step, (*values, x(3, 7), x(3, 7, kind="positive"), hyper, scale)))
+    return rows
+
+
 def _many() -> list[Sample]:
     """Sums over tensors that are small, empty, and of several blocks."""
     shapes: tuple[list[tuple[int, ...]], ...] = ([(5,)], [(0,), (3, 7)], [(17,), (), (70001,), (0,), (64, 130)])
@@ -49,4 +61,4 @@ def _codes() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _steps() + _many() + _codes()
+SAMPLES: list[Sample] = _steps() + _held() + _many() + _codes()

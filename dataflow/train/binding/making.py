@@ -32,9 +32,10 @@ from ..parallel.gradient_sums import GradientSums
 from ..parallel.shards import Shards
 from ..tied_weights import Tie, tied
 from ..trained import Trained
+from .gates import Gates
 from .ready import Ready, call
 from .series import BatchSeries
-from .sizes import Make, Sizes, complete, form_of, sized, without
+from .sizes import Make, Sizes, averaged, complete, form_of, sized, without
 from .specialized import specialized
 
 PLANS = 16  # per program; the least recently used goes
@@ -51,6 +52,7 @@ class Making:
         frozen: names of parameters that have no gradients now.
         scale: what the loss is multiplied by for its gradients.
         as_ready: in a step each parameter is updated as soon as its gradient is complete.
+        gates: which steps may be one run.
         sums: what sums gradients over processes, where they agreed on it.
         shards: whose parameters this process updates; None: all.
     """
@@ -87,6 +89,7 @@ class Making:
             sites,
             scaled,
         )
+        self.gates = Gates(self._graphs, self.engine, as_ready)
         specialize = functools.partial(specialized, model, objective, ties)
         self._data = DataSizes(self.graph, specialize, self.engine, self._built, call)
         self._read = objective.read
@@ -104,6 +107,7 @@ class Making:
         self.forget()
         self.sums = None
         self.frozen, self.updates, self._graphs.updates = names, updates, updates
+        self.gates.forget()
 
     def forget(self) -> None:
         """Drops all programs."""
@@ -115,8 +119,6 @@ class Making:
         """Gives the memory back that only programs need; none can run any more."""
         self.forget()
         self._scratch.close()
-
-    # ---- one program each -----------------------------------------------------------------------------
 
     @decided_again
     def micro_batch(
@@ -166,24 +168,32 @@ class Making:
         return ("joint", first, *values), batch, make, decided
 
     @decided_again
-    def step(self, given: Mapping[str, Array], draw: int, frozen: frozenset[int]) -> tuple[Ready, Mapping[str, Array]]:
+    def step(
+        self, given: Mapping[str, Array], draw: int, frozen: frozenset[int], *, gated: bool = False
+    ) -> tuple[Ready, Mapping[str, Array]]:
         """A step of one micro-batch, and all arguments, those of the update still to be written.
 
         Args:
             given: as for ``micro_batch``.
             draw: likewise.
             frozen: the kinds of parameters that stay as they are, see ``Updates``.
+            gated: see ``step_graph``; its output GATE is there where that is possible.
         """
         more = {HYPER: np.zeros(self.updates.hyper_size, np.float32), WEIGHT: np.ones((), np.float32)}
         batch, decided = self._in_training({**given, **more, **self._drawn(draw)}, True)
         resolved = self._resolve(given, decided, passing=True) if self.trained.owners is None else None
+        possible = self.gates.hold(self.names, frozen)
+        gated = gated and possible
+        if gated:
+            batch = {name: array for name, array in batch.items() if name != WEIGHT}
 
         def make(sizes: Sizes) -> Graph:
             joint = None if self.frozen else resolved
             joint = joint or self._joint(given, decided, sizes, True, (), self.frozen, passing=True)
-            return self._graphs.step(joint, self.names, frozen, self.as_ready)
+            return self._graphs.step(joint, self.names, frozen, self.as_ready, gated)
 
-        return self._ready(("step", *without(frozen)), batch, make, decided), batch
+        kind = ("step", *without(frozen), *(("checked",) if possible and not gated else ()))
+        return self._ready(kind, batch, make, decided), batch
 
     def optimizer(
         self, hyper: Array, weight: float, frozen: frozenset[int], squares: float | None
@@ -211,7 +221,7 @@ class Making:
         def make(sizes: Sizes) -> Graph:
             return self._graphs.evaluation(self._bound(decided, batch, sizes), sizes.of(batch), averages)
 
-        return self._ready(("evaluate", *_averaged(averages)), given, make, decided), given
+        return self._ready(("evaluate", *averaged(averages)), given, make, decided), given
 
     @decided_again
     def prediction(self, arguments: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:
@@ -222,15 +232,13 @@ class Making:
         def make(sizes: Sizes) -> Graph:
             return reading(self._bound(decided, arguments, sizes), averages)
 
-        return self._ready(("predict", *_averaged(averages)), given, make, decided), given
-
-    # ---- how they are made ----------------------------------------------------------------------------
+        return self._ready(("predict", *averaged(averages)), given, make, decided), given
 
     def _in_inference(
         self, batch: Mapping[str, Array], averages: Mapping[str, str]
     ) -> tuple[Mapping[str, Array], Decided]:
         """The arguments of a program of inference, and what they decide about its sizes."""
-        kind = ("inference", *_averaged(averages))
+        kind = ("inference", *averaged(averages))
         decided = self._data.decide(kind, batch, lambda graph: reading(graph, averages))
         return {**batch, **decided.arguments}, decided
 
@@ -340,8 +348,3 @@ class Making:
         """Where a program finds its tensors, for ``Engine.build``."""
         scratch = None if lie_apart() else self._scratch
         return {"owners": self.trained.all_owners(), "newest": self.trained.initial, "scratch": scratch}
-
-
-def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
-    """What tells programs that read averages from those that don't."""
-    return ("averaged",) if averages else ()

@@ -49,6 +49,11 @@ def without(frozen: frozenset[int]) -> tuple[str, ...]:
     return tuple(f"without {i}" for i in sorted(frozen))
 
 
+def averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
+    """What tells programs that read averages from those that don't."""
+    return ("averaged",) if averages else ()
+
+
 def complete(graph: Graph) -> Graph:
     """The graph without dead nodes, for which all sizes are known."""
     graph = eliminate_dead_code(graph)

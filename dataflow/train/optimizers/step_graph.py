@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph, Node
-from ...ir.types import TensorType
-from ..joint import ACCUMULATOR, FORWARD, OPTIMIZER, SQUARES
+from ...ir.types import TensorType, float32
+from ...ir.value import Value
+from ..joint import ACCUMULATOR, FORWARD, GATE, OPTIMIZER, SCALE, SQUARES, WEIGHT
 from .update_graph import add_updates
 from .updates import Updates
 
@@ -23,6 +25,7 @@ def step_graph(
     statistics: Mapping[str, TensorType],
     *,
     as_ready: bool,
+    gated: bool = False,
 ) -> Graph:
     """The joint graph of a logical batch of one micro-batch, with the optimizer behind it.
 
@@ -34,6 +37,9 @@ def step_graph(
         statistics: likewise.
         as_ready: each parameter is updated once its gradient is complete and nothing reads its old value; there are
             two programs then, FORWARD and OPTIMIZER, and no accumulators. Otherwise three.
+        gated: the update needs no look of the host's at loss and gradients before: it divides by the sum of weights
+            that the graph has, and where loss or SQUARES aren't finite, or that sum is 0, it changes nothing. The
+            output GATE then isn't finite. The update ``is_gated``.
     """
     builder = GraphBuilder(joint.name)
     new = builder.adopt(joint)
@@ -43,7 +49,8 @@ def step_graph(
     known |= {state.name: new[state.after] for state in joint.states}
     known[SQUARES] = new[joint.outputs[SQUARES]]
     start = len(builder.nodes())
-    add_updates(builder, known, parameters, updates, frozen, statistics)
+    factor = _gated_factor(builder, {name: new[value] for name, value in joint.outputs.items()}) if gated else None
+    add_updates(builder, known, parameters, updates, frozen, statistics, factor)
     graph = builder.build()
     if as_ready:
         states = tuple(state for state in graph.states if not state.name.startswith(ACCUMULATOR))
@@ -52,6 +59,39 @@ def step_graph(
     stages = {FORWARD: joint.stages[FORWARD]} if as_ready else dict(joint.stages)
     stages[OPTIMIZER] = results.difference(*stages.values())
     return dataclasses.replace(graph, stages=stages)
+
+
+def _gated_factor(builder: GraphBuilder, terms: Mapping[str, Value]) -> Value:
+    """What gradients are multiplied by: not finite where the step must change nothing."""
+    scale = next((value for value in builder.inputs() if value.name == SCALE), None)
+    loss, weight = (v if v.type.dtype == float32 else ops.cast(v, to=float32) for v in (terms["loss"], terms["weight"]))
+    weight = weight if scale is None else ops.mul(weight, scale)
+    # A zero, or NaN where a term isn't finite.
+    zero = ops.mul(ops.add(loss, terms[SQUARES]), 0.0)
+    factor: Value = ops.add(ops.reciprocal(weight), zero)
+    builder.output(GATE, factor)
+    return factor
+
+
+def is_gated(update: Graph) -> bool:
+    """Whether a graph of updates alone changes nothing where what gradients are multiplied by isn't finite."""
+    producers = update.producers()
+    weight = next(value for value in update.inputs if value.name == WEIGHT)
+
+    def is_factor(value: Value | None) -> bool:
+        """Whether it isn't finite where the average over the weight isn't."""
+        node = None if value is None else producers.get(value)
+        if node is None or node.op is not ops.mul:
+            return node is not None and node.op is ops.reciprocal and node.inputs[0] is weight
+        return any(is_factor(factor) for factor in node.inputs)
+
+    def is_held(value: Value | None) -> bool:
+        node = None if value is None else producers.get(value)
+        if node is not None and node.op is ops.cast:  # of a master
+            return is_held(node.inputs[0])
+        return node is not None and node.op.gate is not None and is_factor(node.inputs[node.op.gate])
+
+    return all(is_held(state.after) for state in update.states)
 
 
 def _sooner(graph: Graph, start: int, last: int) -> tuple[Node, ...]:

@@ -12,7 +12,7 @@ from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph
 from ...ir.types import TensorType, float32
 from ...ir.value import Value
-from ..joint import ACCUMULATOR, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
+from ..joint import ACCUMULATOR, GATE, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
 from .masters import is_narrow, master_type
 from .terms import scaled, span
 from .updates import Updates
@@ -51,6 +51,7 @@ def add_updates(
     updates: Updates,
     frozen: frozenset[int],
     statistics: Mapping[str, TensorType],
+    factor: Value | None = None,
 ) -> None:
     """Adds what ``update_graph`` describes.
 
@@ -61,6 +62,7 @@ def add_updates(
         updates: likewise.
         frozen: likewise.
         statistics: likewise.
+        factor: by which the accumulated sums are multiplied; None: one by the input WEIGHT.
     """
 
     def stored(name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic") -> Value:
@@ -68,11 +70,11 @@ def add_updates(
         return stored_zeros(builder, name, type_, role) if found is None else found
 
     hypers = builder.input(HYPER, float32, (updates.hyper_size,))
-    weight = builder.input(WEIGHT, float32, ())
+    mean = ops.reciprocal(builder.input(WEIGHT, float32, ())) if factor is None else factor
     moving = {name: type_ for name, type_ in parameters.items() if updates.kind_of[name] not in frozen}
     before = {name: stored(name, type_, "parameter") for name, type_ in moving.items()}
     gradients = {name: stored(ACCUMULATOR + name, master_type(type_)) for name, type_ in moving.items()}
-    scales = _scales(builder, updates, gradients, ops.reciprocal(weight), known.get(SQUARES))
+    scales = _scales(builder, updates, gradients, mean, known.get(SQUARES))
     for name in moving:
         kind = updates.kinds[updates.kind_of[name]]
         gradient, scale = gradients[name], scales[kind.norm]
@@ -103,7 +105,8 @@ def _scales(
 ) -> list[Value]:
     """For each set of parameters with a common norm, what their gradients are multiplied by; rank 0."""
     if not updates.clips:
-        builder.output("scale", mean)
+        if GATE not in builder.outputs():  # a result that is there twice would be copied
+            builder.output("scale", mean)
         return [mean]
     if updates.reads_squares:
         squares: list[Value | None] = [builder.input(SQUARES, float32, ()) if square_sum is None else square_sum]

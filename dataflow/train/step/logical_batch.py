@@ -19,6 +19,7 @@ from ..evaluator import Evaluator
 from ..freezing import Freezing
 from ..joint import SQUARES
 from ..loss_scale import LossScale, Scaling
+from ..metrics import RunningMean
 from ..names import Names
 from ..nonfinite import NonFiniteLoss, first_bad
 from ..objective import Objective
@@ -38,6 +39,15 @@ class Forwarded:
     terms: Mapping[str, Array]
     batch: Batch
     arguments: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A micro-batch that runs with its update; ``means`` get its figures."""
+
+    batch: Batch
+    arguments: Mapping[str, Array]
+    means: Mapping[str, RunningMean]
 
 
 class LogicalBatch(Evaluator):
@@ -126,13 +136,14 @@ class LogicalBatch(Evaluator):
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._last_weight = 0.0  # of the last logical batch
         self._forward: Forwarded | None = None
+        self._prepared: Prepared | None = None
         self._keeps_gradients = False
         self._stepped: Batch | None = None  # the micro-batch of a step whose gradients aren't known before its update
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""
         self._forget()
-        self._forward = self._stepped = None
+        self._forward = self._stepped = self._prepared = None
         self.programs.discard()
 
     def _forget(self) -> None:
@@ -151,6 +162,13 @@ class LogicalBatch(Evaluator):
         """Whether each micro-batch is a logical batch, whose gradients then lie where they were made."""
         only = self.accumulate == 1 and self.collectives is None
         return only and not self._keeps_gradients and self._search is None
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether nobody needs to look between a micro-batch and its update, and no limit of time may end them."""
+        limits = self.execution.limits
+        falls = self.scaling is not None and self.scaling.can_fall
+        return self._alone and not falls and (limits is None or limits.seconds is None)
 
     @property
     def keeps_gradients(self) -> bool:

@@ -5,6 +5,8 @@
 #include "cpu.h"
 #include "simd/block.h"
 
+#include <string.h>
+
 enum { MOST_PARTIALS = 64 /* partial sums of a tensor; their number depends on its size only */ };
 
 typedef struct step_context {
@@ -64,6 +66,18 @@ static void adamw_task(void *context, int64_t index, int64_t count, int32_t work
   }
 }
 
+/* The results of a step that changes nothing. */
+static df_status keep_all(const step_context *s) {
+  const size_t bytes = (size_t)s->count * sizeof(float);
+  if (bytes && s->param != s->old_param)
+    memcpy(s->param, s->old_param, bytes);
+  if (bytes && s->first && s->first != s->old_first)
+    memcpy(s->first, s->old_first, bytes);
+  if (bytes && s->second && s->second != s->old_second)
+    memcpy(s->second, s->old_second, bytes);
+  return DF_OK;
+}
+
 /* sgd_step(param, grad, velocity?, hyper, scale; momentum, nesterov) -> param', velocity'? */
 static df_status sgd_run(const df_call *call) {
   const float *hyper = call->inputs[3]->data;
@@ -81,6 +95,8 @@ static df_status sgd_run(const df_call *call) {
   if (s.count > 0 && (s.first != NULL) != (s.old_first != NULL))
     return df_fail(call, DF_INVALID,
                    "sgd_step: velocity must be both input and output, or neither");
+  if (df_step_holds(s.sgd.scale))
+    return keep_all(&s);
   df_parallel(call, sgd_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;
 }
@@ -97,6 +113,8 @@ static df_status adamw_run(const df_call *call) {
                     .count = df_elements(call->inputs[0]),
                     .adamw = df_adamw_make(df_adamw_read(call), call->inputs[4]->data,
                                            *(const float *)call->inputs[5]->data)};
+  if (df_step_holds(s.adamw.scale))
+    return keep_all(&s);
   df_parallel(call, adamw_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;
 }

@@ -71,9 +71,24 @@ static __device__ __forceinline__ float4 load_four(const float *from, int64_t i)
   return from ? *reinterpret_cast<const float4 *>(from + i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
 }
 
+/* What a step that changes nothing leaves of [begin, end). */
+static __device__ void keep_chunk(const parameter &p, int64_t begin, int64_t end) {
+  for (int64_t i = begin + static_cast<int>(threadIdx.x); i < end; i += DF_BLOCK) {
+    p.param[i] = p.old_param[i];
+    if (p.first)
+      p.first[i] = p.old_first[i];
+    if (p.second)
+      p.second[i] = p.old_second[i];
+  }
+}
+
 /* Elements [begin, end) of one parameter, by all threads of a block. */
 template <typename Step>
 static __device__ __forceinline__ void walk_chunk(const parameter &p, int64_t begin, int64_t end) {
+  if (df_step_holds(*p.scale)) {
+    keep_chunk(p, begin, end);
+    return;
+  }
   const Step step(p);
   const int thread = static_cast<int>(threadIdx.x);
   if (p.vector) {

@@ -53,6 +53,11 @@ static void sgd_write(source_writer *writer, const source_step *step) {
       W("  g%d = v%d_1;\n", n, n);
   }
   W("  v%d_0 = %s - %s * g%d;\n", n, param, rate, n);
+  W("  if (!(%s - %s == 0.0f)) { /* it isn't finite: nothing changes */\n", scale, scale);
+  W("    v%d_0 = %s;\n", n, param);
+  if (moves)
+    W("    v%d_1 = %s;\n", n, velocity);
+  W("  }\n");
 }
 
 /* The order of torch.optim.AdamW; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t. */
@@ -75,6 +80,8 @@ static void adamw_write(source_writer *writer, const source_step *step) {
   W("  v%d_0 = %s * (1.0f - %s * %s) - %s / %s * v%d_1 / (sqrt(v%d_2) / "
     "sqrt(%s) + %af);\n",
     n, of[0], hyper[0], hyper[1], hyper[0], hyper[2], n, n, hyper[3], df_attr_float(step, 2));
+  W("  if (!(%s - %s == 0.0f)) { /* it isn't finite: nothing changes */\n", scale, scale);
+  W("    v%d_0 = %s;\n    v%d_1 = %s;\n    v%d_2 = %s;\n  }\n", n, of[0], n, of[2], n, of[3]);
 }
 
 /* An element of x for each index along an axis. */

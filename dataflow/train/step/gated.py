@@ -1,0 +1,101 @@
+"""Steps of one run: forward, backward and an update that changes nothing where it must not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...errors import InputError
+from ...host.limits import limited
+from ...ir.plan import Segment
+from ...ir.types import Array
+from ..binding.making import Making
+from ..binding.ready import Ready, call
+from ..joint import GATE, HYPER, SQUARES
+from .tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A program whose first ranges ran, and whose values lie in scratch memory until the next has read them.
+
+    Or one that is to run.
+    """
+
+    program: Ready
+    arguments: Mapping[str, Array]
+    results: Mapping[str, Array]
+    first: bool
+
+
+class GatedSteps(StepTensors):
+    """The steps of a training on a device that is waited for once per step.
+
+    Args:
+        making: makes its programs.
+    """
+
+    def __init__(self, making: Making) -> None:
+        super().__init__(making)
+        self._kept: Kept | None = None  # whose backward program is still to run
+        self._step: Kept | None = None  # a step's program whose optimizer is still to run
+        self._prepared: Kept | None = None  # or all of it
+
+    def prepare_step(self, batch: Mapping[str, Array], *, frozen: frozenset[int] = frozenset(), draw: int = 0) -> bool:
+        """Prepares the only micro-batch of a logical batch and its update for ``run_step``.
+
+        False where that isn't possible, as where an optimizer has more than ``gate`` holds: ``begin_step`` is.
+
+        Args:
+            batch: as for ``begin_step``.
+            frozen: likewise.
+            draw: likewise.
+
+        Raises:
+            InputError: a forward program waits for its backward program.
+        """
+        gates = self._making.gates
+        if not gates.possible:
+            return False
+        with limited(self.engine.devices.account, "the step"):
+            self._step = None
+            self._begin()
+            program, batch = self._making.step(batch, draw, frozen, gated=True)
+            plan = program.plan
+            if GATE not in plan.outputs:
+                return False
+            if any(item.device not in plan.asynchronous for item in plan.items if isinstance(item, Segment)):
+                gates.possible = False  # what the host computes can take long, and Ctrl-C ends it
+                return False
+            self._prepared = Kept(program, program.checked(batch), program.results.arrays(), True)
+        return True
+
+    def run_step(self, hyper: Array) -> Mapping[str, Array] | None:
+        """The results of what ``prepare_step`` prepared; nothing ends it before it is complete.
+
+        None where it changed nothing: the loss or a gradient isn't finite, or no sample counted.
+
+        Args:
+            hyper: (K,) float32.
+        """
+        step, self._prepared = self._prepared, None
+        assert step is not None
+        call(step.program, {**step.arguments, HYPER: hyper}, step.results, interruptible=False)
+        if not math.isfinite(step.results[GATE]):
+            return None
+        self._accumulates, self._last_step, self._squares = False, step.program, float(step.results[SQUARES])
+        return step.results
+
+    def discard(self) -> None:
+        """Forgets the forward program that waits for its backward program, or a step that waits for its update."""
+        self._kept = self._step = self._prepared = None
+
+    def _begin(self) -> None:
+        """Before a program is made or found, whose run writes over what others left in memory."""
+        if self._kept is not None or self._step is not None:
+            raise InputError(
+                "a forward() waits for its backward(), and the values that this one reads lie in the memory that every "
+                "other program uses; call backward(), or discard() to forget the logical batch"
+            )
+        self._last_step = None
