@@ -26,6 +26,7 @@ from report import write
 
 import dataflow as df
 from dataflow.ir.plan import Plan
+from dataflow.plugin.device import Precision
 from dataflow.plugin.registry import Registry, load
 from dataflow.train.storage import Storage
 
@@ -36,6 +37,7 @@ GOALS: dict[str, dict[Storage, tuple[float, ...]]] = {
     "decoder": {"float32": (20.0, 400), "bfloat16": (11.0,)},
     "resnet50": {"float32": (30.0,)},
 }
+PRECISIONS: dict[Storage, Precision] = {"float32": "float32", "bfloat16": "bf16"}  # of products, beside the storage
 
 
 class Planned(Exception):
@@ -52,7 +54,8 @@ def standin_registry(without: Iterable[str]) -> Registry:
     from tests.cuda.building import standin_library
 
     os.environ |= {"DATAFLOW_CUDA_LIBRARY": str(standin_library()), "STANDIN_DEVICES": "1"}
-    os.environ |= {"DATAFLOW_CUBLASLT": "", "DATAFLOW_CUDNN": ""}  # they need a card to answer
+    # cuBLASLt is the stand-in's; cuDNN needs a card to answer.
+    os.environ |= {"DATAFLOW_CUBLASLT": str(standin_library()), "DATAFLOW_CUDNN": ""}
     registry = load()
     kernels = dict(registry.kernels)
     kernels["cuda"] = {op: found for op, found in kernels["cuda"].items() if op not in {*without}}
@@ -76,8 +79,8 @@ def plans_of(
 ) -> dict[str, Plan]:
     """The plans of a micro-batch and of the optimizer."""
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
-    devices = ["cuda", "cpu"]
-    trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=devices, registry=registry, storage=storage)
+    how: dict[str, Any] = {"devices": ["cuda", "cpu"], "registry": registry, "precision": PRECISIONS[storage]}
+    trainer = df.Trainer(model, optimizer=optimizer, metrics=[], storage=storage, **how)
     found = {}
     with planning(trainer):
         for name, run in (

@@ -23,7 +23,7 @@ from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
 from .planning.memory_goal import MemoryGoal, Searches, planned_within
 from .planning.planner import make_plan
-from .plugin.device import Refused
+from .plugin.device import Precision, Refused
 from .plugin.registry import Registry
 
 
@@ -47,8 +47,11 @@ def to_differentiate(graph: Graph, placement: Placement, registry: Registry, mut
     return run_phases(registry.passes, ["differentiate"], graph, _context(placement, registry, mutable))
 
 
-def _context(placement: Placement, registry: Registry, mutable: Collection[str]) -> Context:
-    return Context(mutable, registry.reference_kernels, targets_of(placement.pins, registry), registry.ops)
+def _context(
+    placement: Placement, registry: Registry, mutable: Collection[str], precision: Precision = "float32"
+) -> Context:
+    targets = targets_of(placement.pins, registry)
+    return Context(mutable, registry.reference_kernels, targets, registry.ops, rounds=precision == "bf16")
 
 
 def lowered_graph(
@@ -63,6 +66,7 @@ def lowered_graph(
     fusion: bool = True,
     state: RunState = NO_STATE,
     storage: DType | None = None,
+    precision: Precision = "float32",
 ) -> tuple[Lowered, dict[str, Initializer]]:
     """What a bound graph is lowered to, behind the passes, and the first data of what it stores.
 
@@ -78,13 +82,14 @@ def lowered_graph(
         state: inputs and outputs that stay in a memory from run to run.
         storage: of a graph that is several programs in a row: the dtype in which float32 values wait for the next of
             them; None: as they are.
+        precision: how products of float32 may be computed.
 
     Raises:
         ModelError: no device takes a node.
         PluginError: a plugin's pass fails.
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
-    graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
+    graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable, precision))
     if storage is not None:
         graph = narrow_storage(graph, storage, mutable)
     if ordered:

@@ -168,6 +168,7 @@ class Engine:
                 fusion=self._how.fuse,
                 state=state,
                 storage=self._how.storage,
+                precision=self._how.precision,
             )
 
         while True:

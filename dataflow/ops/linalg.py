@@ -10,7 +10,8 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, bfloat16, float16, float32
 from ..ir.value import Value
-from .arithmetic import mul
+from .activation import relu as _relu
+from .arithmetic import add, mul
 from .cast import cast
 from .infer import broadcast_shape, need_float, normal_axis, operand, product, same_dtype
 from .shape import reshape, transpose
@@ -62,6 +63,44 @@ matmul: Op = Op(
     gradient=_matmul_gradient,
     cost=_matmul_cost,
     doc="y (..., M, N) = a (..., M, K) b (..., K, N); leading axes broadcast; b may have 16 bits where a is float32",
+)
+
+
+# ---- operands that are rounded once, for all products that read them ----------------------------------------
+
+
+def _rounded_infer(
+    a: TensorType, b: TensorType, bias: TensorType | None = None, addend: TensorType | None = None, *, relu: bool
+) -> TensorType:
+    if a.dtype not in (bfloat16, float16):
+        raise InputError(f"matmul_rounded: a is {a}; expected 16 bits")
+    y = _matmul_infer(a, b)
+    found = TensorType(float32, y.shape)
+    if bias is not None and (bias.dtype != float32 or bias.shape != y.shape[-1:]):
+        raise InputError(f"matmul_rounded: bias is {bias}; expected one element per column")
+    if addend is not None and addend != found:
+        raise InputError(f"matmul_rounded: addend is {addend}; expected what the product gives, {found}")
+    return found
+
+
+def _rounded_decompose(
+    a: Value, b: Value, bias: Value | None = None, addend: Value | None = None, *, relu: bool
+) -> Value:
+    y = matmul(cast(a, to=float32), cast(b, to=float32))
+    for added in (bias, addend):
+        y = y if added is None else add(y, added)
+    return _relu(y) if relu else y
+
+
+matmul_rounded: Op = Op(
+    "matmul_rounded",
+    ("a", "b", "bias?", "addend?"),
+    _rounded_infer,
+    attributes={"relu": False},
+    decompose=_rounded_decompose,
+    cost=_matmul_cost,
+    inplace=((0, 3),),
+    doc="y = a b + bias + addend, with relu no less than 0; a and b have 16 bits, sums and all else are float32",
 )
 
 
@@ -144,4 +183,4 @@ dft: Op = Op(
     "which isn't divided by n. x (..., n, ..., 2) holds real and imaginary parts",
 )
 
-OPS = (matmul, det, cofactor, dft)
+OPS = (matmul, matmul_rounded, det, cofactor, dft)

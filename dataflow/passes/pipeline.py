@@ -25,6 +25,7 @@ from .product_factors import move_product_factors
 from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
+from .rounding.products import round_products
 from .squares import multiply_squares
 from .training.addends import add_to_gradients
 from .training.channel_sums import sum_with_elementwise
@@ -51,12 +52,14 @@ class Context:
         reference: kernels by op that compute constants: ``code(attributes, *arrays)``.
         targets: the devices that may run the graph, with their kernels.
         ops: declarations by name, those of plugins too.
+        rounds: whether products are computed from operands rounded to bfloat16.
     """
 
     mutable: Collection[str]
     reference: Mapping[str, tuple[Kernel, ...]]
     targets: Targets
     ops: Mapping[str, AnyOp]
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
+    Pass(
+        "round_products",
+        "fuse",
+        lambda graph, at: round_products(graph, at.targets, at.mutable) if at.rounds else graph,
+    ),
 )
 
 

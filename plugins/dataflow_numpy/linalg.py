@@ -12,6 +12,15 @@ def matmul(attributes: Attributes, a: Array, b: Array) -> Array:
     return np.matmul(upcast(a), upcast(b)).astype(a.dtype)
 
 
+def _matmul_rounded(
+    attributes: Attributes, a: Array, b: Array, bias: Array | None = None, addend: Array | None = None
+) -> Array:
+    y = np.matmul(upcast(a), upcast(b)).astype(np.float32)
+    for added in (bias, addend):
+        y = y if added is None else y + added
+    return np.maximum(y, np.float32(0)) if attributes["relu"] else y
+
+
 def _det(attributes: Attributes, x: Array) -> Array:
     return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)
 
@@ -51,6 +60,7 @@ def _dft(attributes: Attributes, x: Array) -> Array:
 
 KERNELS: dict[str, Code] = {
     "matmul": matmul,
+    "matmul_rounded": _matmul_rounded,
     "det": _det,
     "cofactor": _cofactor,
     "dft": _dft,

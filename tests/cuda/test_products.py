@@ -13,7 +13,8 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.ir.types import float32, int32
+from dataflow.ir.types import bfloat16, float32, int32
+from dataflow.passes.rounding import products as products_pass
 from dataflow.plugin.registry import default_registry, load
 from dataflow.testing import SAMPLES, Sample, check_device
 from dataflow.testing.sample import Operand
@@ -331,6 +332,69 @@ def test_what_the_library_lacks_is_computed_by_the_next_precision_and_said(op, p
             np.testing.assert_allclose(array, expected[name], rtol=2e-2, atol=2e-2)
     finally:
         library.refuse()
+
+
+ROUNDED = [
+    Sample(ops.matmul_rounded, (Operand(a, bfloat16), Operand(b, bfloat16), x(b[-1]), x(*a[:-1], b[-1])))
+    for a, b in (((24, 40), (40, 16)), ((41, 19), (19, 39)), ((3, 2, 20, 44), (3, 1, 44, 24)), ((5, 0), (0, 8)))
+]
+
+
+@pytest.mark.parametrize("refused", [(), ("bf16",)], ids=["the library", "our own kernel"])
+def test_rounded_operands(refused, vendor):
+    registry, library = vendor
+    try:
+        library.refuse(*refused)
+        agree(registry, ROUNDED)
+    finally:
+        library.refuse()
+
+
+def rounding(monkeypatch):
+    """Lets the smallest products read rounded operands."""
+    monkeypatch.setattr(products_pass, "_LEAST_WORK", 1)
+    monkeypatch.setattr(products_pass, "_LEAST_SIDE", 1)
+
+
+def test_products_in_bfloat16_are_those_of_rounded_operands(vendor, monkeypatch):
+    registry, _ = vendor
+    rounding(monkeypatch)
+    random = np.random.default_rng(6)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((24, 40), (40, 16)))
+    g = df.GraphBuilder()
+    g.output("y", ops.matmul(g.input("a", float32, a.shape), g.input("b", float32, b.shape)))
+    exact = np.matmul(*(v.astype(bfloat16.numpy).astype(np.float64) for v in (a, b)))
+    for precision, kernel in (("bf16", "matmul_rounded bf16 cublaslt bf16"), ("tf32", "matmul f32 cublaslt tf32")):
+        session = df.Session(df.Model(g.build()), devices=["cuda"], registry=registry, precision=precision)
+        assert kernel in [node.kernel for node in session.placement({"a": a, "b": b})]
+        error = np.abs(session.run({"a": a, "b": b})["y"] - exact).max()
+        assert (error < 1e-5) == (precision == "bf16")
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+def test_a_training_in_bfloat16_follows_that_in_float32(storage, vendor, monkeypatch):
+    registry, _ = vendor
+    rounding(monkeypatch)
+    random = np.random.default_rng(8)
+    g = df.GraphBuilder()
+    value = g.input("x", float32, (16, 24))
+    for index, (inner, columns) in enumerate(((24, 32), (32, 32), (32, 8))):
+        w = random.standard_normal((columns, inner)).astype(np.float32) / np.sqrt(inner).astype(np.float32)
+        value = ops.matmul(value, ops.transpose(g.parameter(f"w{index}", w), perm=(1, 0)))
+        value = ops.add(value, g.parameter(f"b{index}", np.zeros(columns, np.float32)))
+        value = ops.gelu(value) if index < 2 else value
+    g.output("logits", value)
+    batch = {"x": random.standard_normal((16, 24)).astype(np.float32), "labels": random.integers(0, 8, 16)}
+    losses = {}
+    for how in ({}, {"precision": "bf16", "storage": storage}):
+        trainer = df.Trainer(
+            df.Model(g.build()), optimizer=df.optim.SGD(lr=0.1), devices=["cuda", "cpu"], registry=registry, **how
+        )
+        losses[len(how)] = [float(trainer.step(batch)) for _ in range(6)]
+        trainer.close()
+    np.testing.assert_allclose(losses[2], losses[0], rtol=2e-2)
+    assert losses[2] != losses[0]
+    assert losses[2][-1] < losses[2][0]
 
 
 def test_our_own_kernel_is_chosen_by_avoiding_the_others(vendor):

@@ -35,6 +35,22 @@ def _upcast() -> list[Sample]:
     ]
 
 
+def _rounded() -> list[Sample]:
+    """Operands in bfloat16: rows of even and of odd length, a batch, with what is added."""
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((8, 16), (16, 24)), ((3, 5), (5, 7)), ((3, 0), (0, 4)), ((0, 5), (5, 3)), ((2, 3, 8), (8, 16)),
+        ((2, 3, 4), (2, 4, 5)), ((130, 70), (70, 140)),
+    )  # fmt: skip
+    rows = []
+    for a, b in shapes:
+        product = x(*a, dtype=bfloat16), x(*b, dtype=bfloat16)
+        result = x(*a[:-1], b[-1])
+        rows += [Sample(ops.matmul_rounded, operands, tolerance=LONG_SUM) for operands in (
+            product, (*product, x(b[-1])), (*product, None, result), (*product, x(b[-1]), result))]  # fmt: skip
+        rows.append(Sample(ops.matmul_rounded, (*product, x(b[-1])), {"relu": True}, tolerance=LONG_SUM))
+    return rows
+
+
 def _long() -> list[Sample]:
     """Few rows and many; sums long enough for several blocks."""
     rows = []
@@ -70,4 +86,4 @@ def _transforms() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _products() + _upcast() + _long() + _determinants() + _transforms()
+SAMPLES: list[Sample] = _products() + _upcast() + _rounded() + _long() + _determinants() + _transforms()

@@ -1,7 +1,8 @@
 /* vendor/cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu
  * are its epilogues, an addend is its matrix c, the algorithm is chosen when a plan is made: of the
  * precision that is asked for, or the next one that is more exact. What it can't express (a matrix
- * with neither stride 1, a batch of many axes) our own kernel does. */
+ * with neither stride 1, a batch of many axes) our own kernel does, of bfloat16 once it is float32.
+ */
 #include "gemm/linalg.h"
 #include "vendor/cublaslt_product.h"
 #include "vendor/paths.h"
@@ -10,11 +11,7 @@
 #include <algorithm>
 #include <new>
 
-enum {
-  WORKSPACE = 32 << 20, /* bytes that an algorithm may use; what the vendor advises */
-  ALIGNED = 16,         /* bytes; addresses are looked at when the product runs */
-  UNALIGNED = 4
-};
+enum { WORKSPACE = 32 << 20 }; /* bytes that an algorithm may use; what the vendor advises */
 
 namespace {
 
@@ -71,9 +68,11 @@ bool ask(handle own, described *d, uint32_t alignment, int32_t rank, choice *out
 }
 
 /* What prepare found for the queue that will run the product. |workspace| is the library's and our
- * kernel's; a strip is staged behind it. */
+ * kernel's; a strip is staged behind it, or bfloat16 as float32 for our kernel. */
 struct product_state {
   handle own;
+  int32_t type; /* of factors */
+  bool relu;
   cudaStream_t stream;
   size_t workspace;
   choice aligned, unaligned;
@@ -86,8 +85,9 @@ const void *some_address(uint32_t alignment) {
   return reinterpret_cast<const void *>(static_cast<uintptr_t>(alignment));
 }
 
-int compute_of(df_path by) {
-  return by == DF_BY_BF16   ? int(COMPUTE_32F_FAST_16BF)
+int compute_of(df_path by, int32_t type) {
+  return type == REAL_16BF  ? int(COMPUTE_32F)
+         : by == DF_BY_BF16 ? int(COMPUTE_32F_FAST_16BF)
          : by == DF_BY_TF32 ? int(COMPUTE_32F_FAST_TF32)
                             : int(COMPUTE_32F);
 }
@@ -98,9 +98,10 @@ choice choose(handle own, const df_gemm &g, const problem &p, df_path fastest, u
               int32_t wanted) {
   choice out{};
   described d;
-  for (int by = fastest; by < DF_BY_OWN; by++) {
+  const int last = p.type == REAL_16BF ? fastest : DF_BY_FLOAT32;
+  for (int by = fastest; by <= last; by++) {
     out.by = static_cast<df_path>(by);
-    if (!describe(g, p, compute_of(out.by), some_address(alignment), &d) &&
+    if (!describe(g, p, compute_of(out.by, p.type), some_address(alignment), &d) &&
         ask(own, &d, alignment, df_path_rank(wanted, out.by), &out))
       return out;
   }
@@ -118,14 +119,16 @@ bool is_aligned_beside(const df_gemm &g, df_gemm_matrix except) {
 /* The library's choices for the strips of a product, or none: float32 by its own arithmetic gains
  * nothing by them. */
 void choose_strips(const df_gemm &g, df_path fastest, int32_t wanted, product_state *state) {
-  if (fastest == DF_BY_FLOAT32)
+  if (fastest == DF_BY_FLOAT32 || state->type != REAL_32F)
     return;
   const df_strips s = df_strips_of(g);
   auto choice_of = [&](const df_gemm &block, uint32_t alignment) {
     problem p;
     choice none{};
     none.by = DF_BY_OWN;
-    return problem_of(block, &p) ? choose(state->own, block, p, fastest, alignment, wanted) : none;
+    return problem_of(block, REAL_32F, &p)
+               ? choose(state->own, block, p, fastest, alignment, wanted)
+               : none;
   };
   if (!s.count)
     return;
@@ -133,29 +136,33 @@ void choose_strips(const df_gemm &g, df_path fastest, int32_t wanted, product_st
   const bool all_even = rest.m * rest.n * rest.k == 0;
   state->strip = choice_of(df_strip_of(g, s, 0, nullptr), ALIGNED);
   state->last_strip = choice_of(df_strip_of(g, s, s.count - 1, nullptr), ALIGNED);
-  state->rest = all_even ? state->strip : choice_of(rest, UNALIGNED);
+  state->rest = all_even ? state->strip : choice_of(rest, sizeof(float));
   if (std::max({state->strip.by, state->last_strip.by, state->rest.by}) < DF_BY_FLOAT32)
     state->strips = s;
 }
 
-/* What the plan gives: BIAS is input 2, an addend input 3. */
-template <bool BIAS, bool RELU> df_gemm with_end(df_gemm g, const void *bias, const void *addend) {
-  g.end.column_bias = BIAS ? static_cast<const float *>(bias) : nullptr;
+df_gemm with_end(df_gemm g, const void *bias, const void *addend, bool relu) {
+  g.end.column_bias = static_cast<const float *>(bias);
   g.end.add = static_cast<const float *>(addend);
-  g.end.relu = RELU;
+  g.end.relu = relu;
   return g;
+}
+
+/* An address for an optional operand of the node, or null where it is absent. */
+const void *some_operand(const df_node *node, int32_t index) {
+  const bool there = node->n_inputs > index && node->inputs[index]->dtype != DF_NONE;
+  return there ? some_address(ALIGNED) : nullptr;
 }
 
 /* The path that a plan names is that of aligned operands, which those of a plan are but for views.
  */
-template <bool BIAS, bool RELU>
-df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
+template <bool RELU> df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   df_queue *queue = df_vendor_queue(node, error);
   if (!queue)
     return DF_UNSUPPORTED;
-  const bool adds = node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE;
-  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_node(node), some_address(ALIGNED),
-                                   adds ? some_address(ALIGNED) : nullptr);
+  const bool rounded = node->inputs[0]->dtype == DF_BFLOAT16;
+  const bool relu = RELU || (rounded && df_attr_int(node, DF_MATMUL_ROUNDED_RELU));
+  df_gemm g = with_end(df_matmul_of_node(node), some_operand(node, 2), some_operand(node, 3), relu);
   product_state *state = new (std::nothrow) product_state{};
   if (!state)
     return DF_OUT_OF_MEMORY;
@@ -163,12 +170,15 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   df_on_card card(queue->card);
   state->own = df_vendor_handle(queue, lt().cublasLtCreate, lt().cublasLtDestroy);
   state->stream = queue->stream;
+  state->type = rounded ? int32_t{REAL_16BF} : int32_t{REAL_32F};
+  state->relu = relu;
   state->aligned.by = state->unaligned.by = DF_BY_OWN;
   const int32_t wanted = node->algorithm - 1;
   choice named = state->aligned;
   problem p;
-  if (state->own && problem_of(g, &p)) {
-    const df_path fastest = first_path(node->precision);
+  if (state->own && problem_of(g, state->type, &p)) {
+    const df_path fastest = rounded ? DF_BY_BF16 : first_path(node->precision);
+    const uint32_t element = static_cast<uint32_t>(bytes_of(state->type));
     state->aligned = choose(state->own, g, p, fastest, ALIGNED, wanted);
     choose_strips(g, fastest, wanted, state);
     named = state->strips.count ? state->strip : state->aligned;
@@ -176,46 +186,23 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
       state->aligned.by = DF_BY_OWN;
       state->strips = {};
     } else {
-      state->unaligned = choose(state->own, g, p, fastest, UNALIGNED, 0);
+      state->unaligned = choose(state->own, g, p, fastest, element, 0);
     }
   }
   df_path_report(out, named.by, named.suggestions,
                  wanted == DF_BY_OWN ? wanted : df_path_number(named.by, named.rank));
+  int64_t converted = 0;
+  if (rounded && (state->aligned.by == DF_BY_OWN || state->unaligned.by == DF_BY_OWN))
+    converted = df_matmul_float_node(node, &g);
   df_gemm_plan(&g);
   state->workspace = std::max({state->unaligned.workspace, state->aligned.workspace,
                                state->strip.workspace, state->last_strip.workspace,
                                state->rest.workspace, static_cast<size_t>(df_gemm_workspace(&g))});
   state->workspace = (state->workspace + 255) / 256 * 256;
-  out->workspace = static_cast<int64_t>(state->workspace) + df_strips_bytes(state->strips);
+  out->workspace =
+      static_cast<int64_t>(state->workspace) + df_strips_bytes(state->strips) + converted;
   out->state = state;
   return DF_OK;
-}
-
-/* Whether every matrix of the batch begins at a multiple of 16 bytes. */
-bool is_aligned(const df_gemm &g, const problem &p) {
-  bool even = df_is_aligned<4>(g.a) && df_is_aligned<4>(g.b) && df_is_aligned<4>(g.c) &&
-              df_is_aligned<4>(g.end.column_bias) && df_is_aligned<4>(g.end.add);
-  for (int32_t axis = 0; axis < g.batch.rank; axis++)
-    if (axis != p.inside)
-      even = even && g.batch.strides[0][axis] % 4 == 0 && g.batch.strides[1][axis] % 4 == 0 &&
-             products_inside(g, axis) * g.c_batch % 4 == 0;
-  return even;
-}
-
-/* Where the product |launch| of those that the library doesn't see as one batch begins. */
-void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *out) {
-  *out = g;
-  for (int32_t axis = g.batch.rank - 1; axis >= 0; axis--) {
-    if (axis == p.inside)
-      continue;
-    const int64_t at = launch % g.batch.shape[axis];
-    launch /= g.batch.shape[axis];
-    out->a += at * g.batch.strides[0][axis];
-    out->b += at * g.batch.strides[1][axis];
-    const int64_t result = at * products_inside(g, axis) * g.c_batch;
-    out->c += result;
-    out->end.add += out->end.add ? result : 0;
-  }
 }
 
 /* c = products + the addend, or + beta c where there is none. */
@@ -223,7 +210,7 @@ df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
                      const product_state &state, const choice &chosen, float beta) {
   const float one = 1.0f;
   described d;
-  int status = describe(g, p, compute_of(chosen.by), g.end.column_bias, &d);
+  int status = describe(g, p, compute_of(chosen.by, p.type), g.end.column_bias, &d);
   for (int64_t i = 0; i < p.launches && !status; i++) {
     df_gemm at;
     find_launch(g, p, i, &at);
@@ -243,7 +230,7 @@ df_status launch_block(const df_call *call, const df_gemm &block, const product_
   problem p;
   if (block.m * block.n * block.k == 0)
     return DF_OK;
-  if (!problem_of(block, &p))
+  if (!problem_of(block, REAL_32F, &p))
     return df_fail(call, DF_DEVICE, "a strip of a product has no stride of 1");
   const choice &chosen = i == s.count       ? state.rest
                          : i == s.count - 1 ? state.last_strip
@@ -251,9 +238,13 @@ df_status launch_block(const df_call *call, const df_gemm &block, const product_
   return launch_all(call, block, p, state, chosen, df_strip_adds(s, i) ? 1.0f : 0.0f);
 }
 
+float *behind_workspace(const df_call *call, const product_state &state) {
+  return reinterpret_cast<float *>(static_cast<char *>(call->workspace) + state.workspace);
+}
+
 df_status launch_strips(const df_call *call, const df_gemm &g, const product_state &state) {
   const df_strips &s = state.strips;
-  float *stage = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + state.workspace);
+  float *stage = behind_workspace(call, state);
   df_status status = DF_OK;
   for (int64_t i = 0; i < s.count && !status; i++) {
     status = df_strip_load(call, g, s, i, stage);
@@ -265,23 +256,28 @@ df_status launch_strips(const df_call *call, const df_gemm &g, const product_sta
   return status ? status : launch_block(call, df_strips_rest(g, s), state, s.count);
 }
 
-template <bool BIAS, bool RELU> df_status run(const df_call *call) {
+df_status run(const df_call *call) {
   const product_state &state = *static_cast<const product_state *>(call->state);
-  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2),
-                                   df_in<const float>(call, 3));
+  const float *bias = df_in<const float>(call, 2), *addend = df_in<const float>(call, 3);
+  df_gemm g = with_end(df_matmul_of_call(call), bias, addend, state.relu);
   problem p;
   if (call->stream != state.stream)
     return df_fail(call, DF_INTERNAL, "prepared for another session");
   if (state.strips.count && is_aligned_beside(g, state.strips.staged))
     return launch_strips(call, g, state);
-  if (problem_of(g, &p)) {
+  if (problem_of(g, state.type, &p)) {
     const choice &chosen =
         state.aligned.by != DF_BY_OWN && is_aligned(g, p) ? state.aligned : state.unaligned;
     if (chosen.by != DF_BY_OWN)
       return launch_all(call, g, p, state, chosen, 0.0f);
   }
+  df_status status = DF_OK;
+  if (state.type == REAL_16BF) {
+    status = df_matmul_as_floats(call, behind_workspace(call, state), &g);
+    g = with_end(g, bias, addend, state.relu);
+  }
   df_gemm_plan(&g);
-  return df_gemm_run(call, &g, call->workspace);
+  return status ? status : df_gemm_run(call, &g, call->workspace);
 }
 
 void release(void *state) { delete static_cast<product_state *>(state); }
@@ -294,7 +290,8 @@ const char *accepts(const df_node *node) {
 }
 
 const char *bias_accepts(const df_node *node) {
-  const char *reason = df_matmul_bias_accepts(node);
+  const bool absent = node->n_inputs < 3 || node->inputs[2]->dtype == DF_NONE;
+  const char *reason = absent ? nullptr : df_matmul_bias_accepts(node);
   return reason ? reason : accepts(node);
 }
 
@@ -304,8 +301,8 @@ const char *bias_accepts(const df_node *node) {
 
 static constexpr df_kernel record(const char *op, const char *name, const char *operands,
                                   const char *inplace, const char *(*takes)(const df_node *),
-                                  df_status (*prepares)(const df_node *, df_prepared *, df_error *),
-                                  df_kernel_run runs) {
+                                  df_status (*prepares)(const df_node *, df_prepared *,
+                                                        df_error *)) {
   df_kernel k{};
   k.struct_size = sizeof k;
   k.priority = 10;
@@ -315,17 +312,18 @@ static constexpr df_kernel record(const char *op, const char *name, const char *
   k.inplace = inplace;
   k.accepts = takes;
   k.prepare = prepares;
-  k.run = runs;
+  k.run = run;
   k.release = release;
   k.capturable = 1;
   return k;
 }
 
 static const df_kernel records[] = {
-    record("matmul", "matmul f32 cublaslt", "~f32,~f32->f32", nullptr, accepts,
-           prepare<false, false>, run<false, false>),
+    record("matmul", "matmul f32 cublaslt", "~f32,~f32->f32", nullptr, accepts, prepare<false>),
     record("matmul_bias", "matmul_bias f32 cublaslt", "~f32,~f32,f32,f32?->f32", "0<3",
-           bias_accepts, prepare<true, false>, run<true, false>),
+           bias_accepts, prepare<false>),
     record("matmul_bias_relu", "matmul_bias_relu f32 cublaslt", "~f32,~f32,f32->f32", nullptr,
-           bias_accepts, prepare<true, true>, run<true, true>)};
+           bias_accepts, prepare<true>),
+    record("matmul_rounded", "matmul_rounded bf16 cublaslt", "~bf16,~bf16,f32?,f32?->f32", "0<3",
+           bias_accepts, prepare<false>)};
 DF_CUDA_FAMILY(cublaslt, records);

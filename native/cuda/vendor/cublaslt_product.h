@@ -8,7 +8,10 @@
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
-enum { MOST_LAUNCHES = 64 }; /* for a batch that is no single axis */
+enum {
+  MOST_LAUNCHES = 64, /* for a batch that is no single axis */
+  ALIGNED = 16        /* bytes; addresses are looked at when the product runs */
+};
 
 namespace {
 
@@ -71,21 +74,25 @@ bool factor_of(int64_t size, int64_t k, int64_t stride, int64_t k_stride, factor
  * its first factor is our b. One axis of the batch is the library's; the others are launches. */
 struct problem {
   factor first, second;
+  int32_t type; /* of the factors' elements: REAL_32F or REAL_16BF */
   int64_t m, n, k;
   int32_t inside; /* axis of the batch, or -1 */
   int64_t launches;
   int32_t epilogue;
 };
 
-bool problem_of(const df_gemm &g, problem *out) {
+bool problem_of(const df_gemm &g, int32_t type, problem *out) {
   *out = {};
+  out->type = type;
   out->m = g.m;
   out->n = g.n;
   out->k = g.k;
   out->inside = -1;
-  out->epilogue = g.end.relu          ? int(EPILOGUE_RELU_BIAS)
-                  : g.end.column_bias ? int(EPILOGUE_BIAS)
-                                      : int(EPILOGUE_DEFAULT);
+  out->epilogue = int(EPILOGUE_DEFAULT);
+  if (g.end.column_bias)
+    out->epilogue = g.end.relu ? int(EPILOGUE_RELU_BIAS) : int(EPILOGUE_BIAS);
+  else if (g.end.relu)
+    out->epilogue = int(EPILOGUE_RELU);
   for (int32_t axis = 0; axis < g.batch.rank; axis++) {
     if (g.batch.strides[0][axis] < 0 || g.batch.strides[1][axis] < 0)
       return false;
@@ -98,16 +105,23 @@ bool problem_of(const df_gemm &g, problem *out) {
          factor_of(g.m, g.k, g.a_row, g.a_col, &out->second);
 }
 
+int64_t bytes_of(int32_t type) { return type == REAL_16BF ? 2 : 4; }
+
+/* |elements| of a factor behind |from|. */
+const float *behind(const float *from, int64_t elements, int32_t type) {
+  return reinterpret_cast<const float *>(reinterpret_cast<const char *>(from) +
+                                         elements * bytes_of(type));
+}
+
 /* The library's descriptions of a problem. */
 struct described {
   description product;
   layout first, second, result;
 };
 
-int describe_matrix(layout *out, uint64_t rows, uint64_t columns, int64_t ld, int32_t count,
-                    int64_t stride) {
-  int status =
-      lt().cublasLtMatrixLayoutInit_internal(out, sizeof *out, REAL_32F, rows, columns, ld);
+int describe_matrix(layout *out, int32_t type, uint64_t rows, uint64_t columns, int64_t ld,
+                    int32_t count, int64_t stride) {
+  int status = lt().cublasLtMatrixLayoutInit_internal(out, sizeof *out, type, rows, columns, ld);
   if (!status && count > 1)
     status = lt().cublasLtMatrixLayoutSetAttribute(out, LAYOUT_BATCH_COUNT, &count, sizeof count);
   if (!status && count > 1)
@@ -136,7 +150,7 @@ int describe(const df_gemm &g, const problem &p, int compute, const void *bias, 
   set(DESC_TRANSA, &first_op, sizeof first_op);
   set(DESC_TRANSB, &second_op, sizeof second_op);
   set(DESC_EPILOGUE, &p.epilogue, sizeof p.epilogue);
-  if (p.epilogue != EPILOGUE_DEFAULT)
+  if (p.epilogue & EPILOGUE_BIAS)
     set(DESC_BIAS_POINTER, &bias, sizeof bias);
   const bool batched = p.inside >= 0;
   const int32_t count = batched ? static_cast<int32_t>(g.batch.shape[p.inside]) : 1;
@@ -144,15 +158,43 @@ int describe(const df_gemm &g, const problem &p, int compute, const void *bias, 
   const int64_t second_stride = batched ? g.batch.strides[0][p.inside] : 0;
   const int64_t result_stride = batched ? products_inside(g, p.inside) * g.c_batch : 0;
   if (!status)
-    status = describe_matrix(&out->first, p.first.rows, p.first.columns, p.first.ld, count,
+    status = describe_matrix(&out->first, p.type, p.first.rows, p.first.columns, p.first.ld, count,
                              first_stride);
   if (!status)
-    status = describe_matrix(&out->second, p.second.rows, p.second.columns, p.second.ld, count,
-                             second_stride);
+    status = describe_matrix(&out->second, p.type, p.second.rows, p.second.columns, p.second.ld,
+                             count, second_stride);
   if (!status)
-    status = describe_matrix(&out->result, static_cast<uint64_t>(p.n), static_cast<uint64_t>(p.m),
-                             g.c_row, count, result_stride);
+    status = describe_matrix(&out->result, REAL_32F, static_cast<uint64_t>(p.n),
+                             static_cast<uint64_t>(p.m), g.c_row, count, result_stride);
   return status;
+}
+
+/* Whether every matrix of the batch begins at a multiple of 16 bytes. */
+bool is_aligned(const df_gemm &g, const problem &p) {
+  bool even = df_is_aligned<4>(g.a) && df_is_aligned<4>(g.b) && df_is_aligned<4>(g.c) &&
+              df_is_aligned<4>(g.end.column_bias) && df_is_aligned<4>(g.end.add);
+  const int64_t line = ALIGNED / bytes_of(p.type);
+  for (int32_t axis = 0; axis < g.batch.rank; axis++)
+    if (axis != p.inside)
+      even = even && g.batch.strides[0][axis] % line == 0 && g.batch.strides[1][axis] % line == 0 &&
+             products_inside(g, axis) * g.c_batch % 4 == 0;
+  return even;
+}
+
+/* Where the product |launch| of those that the library doesn't see as one batch begins. */
+void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *out) {
+  *out = g;
+  for (int32_t axis = g.batch.rank - 1; axis >= 0; axis--) {
+    if (axis == p.inside)
+      continue;
+    const int64_t at = launch % g.batch.shape[axis];
+    launch /= g.batch.shape[axis];
+    out->a = behind(out->a, at * g.batch.strides[0][axis], p.type);
+    out->b = behind(out->b, at * g.batch.strides[1][axis], p.type);
+    const int64_t result = at * products_inside(g, axis) * g.c_batch;
+    out->c += result;
+    out->end.add += out->end.add ? result : 0;
+  }
 }
 
 } // namespace

@@ -84,8 +84,8 @@ struct problem {
   uint64_t m, n, k;
 };
 
-bool is_matrix(const layout_content &l) {
-  return l.type == REAL_32F && l.rows > 0 && l.columns > 0 && l.count > 0 &&
+bool is_matrix(const layout_content &l, int32_t type) {
+  return l.type == type && l.rows > 0 && l.columns > 0 && l.count > 0 &&
          l.ld >= static_cast<int64_t>(l.rows) && l.stride >= 0;
 }
 
@@ -106,7 +106,10 @@ int read_problem(description *product, layout *a, layout *b, layout *c, layout *
   const uint64_t m = p->turn_a == OP_N ? la->rows : la->columns;
   const uint64_t n = p->turn_b == OP_N ? lb->columns : lb->rows;
   const uint64_t k = p->turn_b == OP_N ? lb->rows : lb->columns;
-  if (!is_matrix(*la) || !is_matrix(*lb) || !is_matrix(*lc) || !is_matrix(*ld))
+  const bool halves = la->type == REAL_16BF; /* factors; the result is float32 in any case */
+  const int32_t factors = halves ? REAL_16BF : REAL_32F;
+  if (!is_matrix(*la, factors) || !is_matrix(*lb, factors) || !is_matrix(*lc, REAL_32F) ||
+      !is_matrix(*ld, REAL_32F) || (halves && p->compute != COMPUTE_32F))
     return INVALID_VALUE;
   if (m != out->m || n != out->n || k != out->k || lc->rows != ld->rows ||
       lc->columns != ld->columns || lc->ld != ld->ld || la->count != lb->count ||
@@ -124,8 +127,8 @@ uint64_t number_of(const problem &p) {
        {p.product.compute, p.product.scale, p.product.turn_a, p.product.turn_b, p.product.epilogue})
     mix(static_cast<uint64_t>(value));
   for (const layout_content &l : {p.a, p.b, p.c, p.d})
-    for (uint64_t value : {static_cast<uint64_t>(l.count), l.rows, l.columns,
-                           static_cast<uint64_t>(l.ld), static_cast<uint64_t>(l.stride)})
+    for (uint64_t value : {static_cast<uint64_t>(l.type), static_cast<uint64_t>(l.count), l.rows,
+                           l.columns, static_cast<uint64_t>(l.ld), static_cast<uint64_t>(l.stride)})
       mix(value);
   return hash;
 }
@@ -143,8 +146,18 @@ double rounded(float x, int bits) {
   return x;
 }
 
+/* An element of a factor. */
+double element(const void *factor, int64_t at, int32_t type, int bits) {
+  if (type == REAL_32F)
+    return rounded(static_cast<const float *>(factor)[at], bits);
+  const uint32_t raw = uint32_t{static_cast<const uint16_t *>(factor)[at]} << 16;
+  float x;
+  memcpy(&x, &raw, sizeof x);
+  return x;
+}
+
 /* d = a b + beta c; c may be d. */
-void multiply(const problem &p, const float *a, const float *b, float beta, const float *c,
+void multiply(const problem &p, const void *a, const void *b, float beta, const float *c,
               float *d) {
   const int bits = p.product.compute == COMPUTE_32F_FAST_TF32   ? 10
                    : p.product.compute == COMPUTE_32F_FAST_16BF ? 7
@@ -153,19 +166,20 @@ void multiply(const problem &p, const float *a, const float *b, float beta, cons
   for (int64_t s = 0; s < p.d.count; s++)
     for (uint64_t j = 0; j < p.n; j++)
       for (uint64_t i = 0; i < p.m; i++) {
-        const float *at_a = a + s * p.a.stride, *at_b = b + s * p.b.stride;
+        const int64_t at_a = s * p.a.stride, at_b = s * p.b.stride;
         double sum = 0;
         for (uint64_t q = 0; q < p.k; q++) {
-          const float x = p.product.turn_a == OP_N ? at_a[i + q * p.a.ld] : at_a[q + i * p.a.ld];
-          const float y = p.product.turn_b == OP_N ? at_b[q + j * p.b.ld] : at_b[j + q * p.b.ld];
-          sum += rounded(x, bits) * rounded(y, bits);
+          const int64_t x = p.product.turn_a == OP_N ? i + q * p.a.ld : q + i * p.a.ld;
+          const int64_t y = p.product.turn_b == OP_N ? q + j * p.b.ld : j + q * p.b.ld;
+          sum += element(a, at_a + x, p.a.type, bits) * element(b, at_b + y, p.b.type, bits);
         }
         if (p.product.epilogue & EPILOGUE_BIAS)
           sum += bias[i];
+        const int64_t at = s * p.d.stride + i + j * p.d.ld; /* in c too */
+        sum += beta != 0 ? beta * c[at] : 0;
         if (p.product.epilogue & EPILOGUE_RELU)
           sum = sum < 0 ? 0 : sum;
-        const int64_t at = s * p.d.stride + i + j * p.d.ld; /* in c too */
-        d[at] = static_cast<float>(beta != 0 ? sum + beta * c[at] : sum);
+        d[at] = static_cast<float>(sum);
       }
 }
 
@@ -303,7 +317,7 @@ int cublasLtMatmulAlgoGetHeuristic(handle h, description *product, layout *a, la
     return status;
   if ((p.product.epilogue & EPILOGUE_BIAS) && !p.product.bias)
     return INVALID_VALUE;
-  if (refuses_precision(p.product.compute == COMPUTE_32F_FAST_16BF   ? "bf16"
+  if (refuses_precision(p.product.compute == COMPUTE_32F_FAST_16BF || p.a.type == REAL_16BF ? "bf16"
                         : p.product.compute == COMPUTE_32F_FAST_TF32 ? "tf32"
                                                                      : "float32"))
     return NOT_SUPPORTED;
@@ -348,8 +362,7 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   const size_t used = chosen->workspace;
   standin_enqueue("cublasLtMatmul", 1, 1, 0, stream, [=] {
     memset(workspace, 0x5a, used); /* as a product in parts would */
-    multiply(p, static_cast<const float *>(a), static_cast<const float *>(b), factor,
-             static_cast<const float *>(c), static_cast<float *>(d));
+    multiply(p, a, b, factor, static_cast<const float *>(c), static_cast<float *>(d));
   });
   return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS);
 }

@@ -1,0 +1,185 @@
+"""Graph -> Graph: operands of products are rounded to bfloat16 once, where the precision is that of such operands.
+
+A product of a device computes with rounded operands by that precision. Where a value is an operand of several, of a
+step's forward product and of those of its gradient, each of them would read it as float32 and round it anew.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from ...ir.graph import Graph, Initializer, Node
+from ...ir.kernel import Targets
+from ...ir.op import AnyOp, Attribute
+from ...ir.types import TensorType, bfloat16, float32
+from ...ir.value import Value
+from ...ops.cast import cast
+from ...ops.fused import matmul_bias, matmul_bias_relu
+from ...ops.linalg import matmul, matmul_rounded
+from ..dead_code import eliminate_dead_code
+
+_PRODUCTS: dict[AnyOp, bool] = {matmul: False, matmul_bias: False, matmul_bias_relu: True}  # with relu behind it
+# A rounded operand is written and read once more, in 2 bytes of memory: it is worth that in this many sums, ...
+_LEAST_SIDE = 128
+# ... and a launch, in this many multiply-adds of a product.
+_LEAST_WORK = 1 << 27
+_LINE = 8  # elements of 16 bits in the 16 bytes that tensor cores read at once
+
+
+def round_products(graph: Graph, targets: Targets, mutable: Collection[str]) -> Graph:
+    """The graph in which products whose device has a kernel for it read operands in bfloat16.
+
+    A product stays where that wouldn't pay, and where rows are no multiple of 16 bytes. Initializers that nothing
+    changes are stored rounded.
+
+    Args:
+        graph: bound.
+        targets: the devices and their kernels.
+        mutable: names of initializers that some program changes.
+    """
+    if not targets.offer(matmul_rounded.name):
+        return graph
+    return _Rounding(graph, targets, mutable).result()
+
+
+class _Rounding:
+    """What is known of the graph, and what is new.
+
+    Attributes:
+        stops: see ``Graph.stage_stops``.
+        position: index of each node.
+        makers: see ``Graph.producers``.
+        rounded: by value what it is in bfloat16.
+        before, behind: new nodes by the index of the node that they stand before or behind.
+        stored: new initializers.
+    """
+
+    def __init__(self, graph: Graph, targets: Targets, mutable: Collection[str]) -> None:
+        self.graph, self.targets, self.mutable = graph, targets, mutable
+        self.stops = graph.stage_stops()
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
+        self.makers = graph.producers()
+        self.names = {value.name for value in graph.values()} | {node.name for node in graph.nodes}
+        self.rounded: dict[Value, Value] = {}
+        self.before: dict[int, list[Node]] = {}
+        self.behind: dict[int, list[Node]] = {}
+        self.stored: dict[Value, Initializer] = {}
+
+    def result(self) -> Graph:
+        """The graph with all products that take operands in bfloat16."""
+        found = {node: made for node in self.graph.nodes if (made := self.product(node)) is not None}
+        if not found:
+            return self.graph
+        nodes: list[Node] = []
+        for index, node in enumerate(self.graph.nodes):
+            nodes += self.before.get(index, ())
+            nodes.append(found.get(node, node))
+            nodes += self.behind.get(index, ())
+        initializers = {**self.graph.initializers, **self.stored}
+        return eliminate_dead_code(dataclasses.replace(self.graph, nodes=tuple(nodes), initializers=initializers))
+
+    def product(self, node: Node) -> Node | None:
+        """The product with rounded operands, or None where it stays as it is."""
+        if node.op not in _PRODUCTS or not _pays(node) or not self.is_even(node):
+            return None
+        operands = [None if v is None else _as_bfloat16(v, v.name) for v in node.inputs[:2]]
+        relu: Mapping[str, Attribute] = MappingProxyType(matmul_rounded.complete({"relu": _PRODUCTS[node.op]}))
+        made = dataclasses.replace(node, op=matmul_rounded, inputs=(*operands, *node.inputs[2:]), attributes=relu)
+        if not self.fits(node) or not self.is_taken(made, node):
+            return None
+        index = self.position[node]
+        inputs = (*(None if v is None else self.operand(v, index) for v in node.inputs[:2]), *node.inputs[2:])
+        return dataclasses.replace(made, inputs=inputs)
+
+    def is_taken(self, made: Node, node: Node) -> bool:
+        """Whether the node's device has a kernel that names such operands: the reference takes any, and is exact."""
+        device = self.targets.taker(made, node)
+        kernels = () if device is None else self.targets.kernels[device][made.op.name]
+        return any(kernel.input_spec(0).dtypes is not None and kernel.refuses(made) is None for kernel in kernels)
+
+    @staticmethod
+    def fits(node: Node) -> bool:
+        """Whether the bias lies along the result's last axis alone."""
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        return bias is None or bias.type.rank == 1
+
+    def is_even(self, node: Node) -> bool:
+        """Whether rows of operands and result are multiples of 16 bytes."""
+        result = node.outputs[0]
+        assert result is not None
+        operands = [self.base(v).type.shape for v in node.inputs[:2] if v is not None]
+        return result.type.sizes[-1] % 4 == 0 and all(shape and int(shape[-1]) % _LINE == 0 for shape in operands)
+
+    def base(self, value: Value) -> Value:
+        """What is rounded for a value: of a view that shows all elements of another value, that one."""
+        source = self.source(value)
+        return value if source is None else self.base(source)
+
+    def source(self, value: Value) -> Value | None:
+        maker = self.makers.get(value)
+        source = maker.inputs[0] if maker is not None and maker.op.view is not None else None
+        return source if source is not None and source.type.elements <= value.type.elements else None
+
+    def operand(self, value: Value, reader: int) -> Value:
+        """A value in bfloat16, for the node at the index ``reader``."""
+        if value in self.rounded:
+            return self.rounded[value]
+        data = self.graph.initializers.get(value)
+        if data is not None and value.name not in self.mutable and type(data) is Initializer and data.factor is None:
+            made = self.value(value)
+            self.stored[made] = Initializer(data.array.astype(bfloat16.numpy))
+        else:
+            made = self.computed(value, reader)
+        self.rounded[value] = made
+        return made
+
+    def computed(self, value: Value, reader: int) -> Value:
+        """A cast where the value is made, if that is of the reader's stage; a view is a view of what is rounded."""
+        maker, source = self.makers.get(value), self.source(value)
+        like = self.graph.nodes[reader] if maker is None else maker
+        if source is not None and maker is not None:
+            given = self.operand(source, reader)
+            made = self.value(value)
+            new = dataclasses.replace(
+                maker, name=self.unique(f"{maker.name}/{bfloat16}"), inputs=(given, *maker.inputs[1:]), outputs=(made,)
+            )
+        else:
+            made = self.value(value)
+            to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": bfloat16}))
+            new = Node(cast, self.unique(f"{like.name}/{bfloat16}"), (value,), (made,), to, (), like.origin, like.pin)
+        if maker is not None and source is None and self.stage(self.position[maker]) == self.stage(reader):
+            self.behind.setdefault(self.position[maker], []).append(new)
+        else:
+            self.before.setdefault(reader, []).append(new)
+        return made
+
+    def stage(self, index: int) -> int:
+        return bisect.bisect_right(self.stops, index)
+
+    def value(self, like: Value) -> Value:
+        return _as_bfloat16(like, self.unique(f"{like.name}/{bfloat16}"))
+
+    def unique(self, name: str) -> str:
+        found, count = name, 0
+        while found in self.names:
+            count += 1
+            found = f"{name}.{count}"
+        self.names.add(found)
+        return found
+
+
+def _as_bfloat16(value: Value, name: str) -> Value:
+    return Value(name, TensorType(bfloat16, value.type.shape), None)
+
+
+def _pays(node: Node) -> bool:
+    """Whether a product of float32 has so many sums that rounding its operands takes less than it saves."""
+    a, b, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    if a is None or b is None or y is None or any(v.type.dtype != float32 for v in (a, b, y)):
+        return False
+    rows, columns, inner = y.type.sizes[-2], y.type.sizes[-1], a.type.sizes[-1]
+    many = rows * columns >= _LEAST_SIDE * (rows + columns)
+    return many and y.type.elements * inner >= _LEAST_WORK
