@@ -19,7 +19,7 @@
   X(fused_elementwise)                                                                             \
   X(fused_elementwise_sums)                                                                        \
   X(gather)                                                                                        \
-  X(layer_norm)                                                                                    \
+  X(layer_norm) X(layer_norm_grad)                                                                                    \
   X(linalg)                                                                                        \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \

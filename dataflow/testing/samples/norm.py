@@ -77,7 +77,7 @@ def _long() -> list[Sample]:
         behind_relu = (x(c), x(c), *vectors[2:])
         rows.append(Sample(ops.batch_norm_train_relu_grad, (x(*shape), x(*shape), *behind_relu), tolerance=LONG_SUM))
         rows.append(Sample(ops.batch_norm_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
-    for count, n in ((1, 9001), (33, 8200), (300, 24)):
+    for count, n in ((1, 9001), (33, 8200), (300, 24), (5, 384), (7, 768), (9, 1000)):
         moments = (x(count), x(count, kind="positive"))
         if n != 8200:
             rows.append(Sample(ops.layer_norm, (x(count, n), x(n), x(n)), tolerance=LONG_SUM))

@@ -35,7 +35,7 @@ def _rows() -> list[Sample]:
 def _long() -> list[Sample]:
     """Long axes, along which devices partition the work."""
     rows = []
-    for shape, axis in (((1, 9001), 1), ((2, 700, 3), 1)):
+    for shape, axis in (((1, 9001), 1), ((2, 700, 3), 1), ((5, 384), 1), ((3, 768), 1)):
         for name in ("softmax", "log_softmax"):
             grad = getattr(ops, f"{name}_grad")
             rows.append(Sample(getattr(ops, name), (x(*shape),), {"axis": axis}, tolerance=LONG_SUM))

@@ -59,16 +59,20 @@ __global__ void __launch_bounds__(DF_BLOCK, 3)
   });
 }
 
-/* A block per channel: a warp takes rows of it, a lane parts of a row. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    join_sums(float *sums, const float *partials, rows r, int32_t tile) {
+enum { JOIN_BLOCK = 512 };
+
+/* A block per channel; a thread takes some parts of its rows, each of which has at most |most|.
+ * Tiles have 1 << |shift| elements. */
+__global__ void __launch_bounds__(JOIN_BLOCK)
+    join_sums(float *sums, const float *partials, rows r, int32_t shift, df_divisor most) {
   DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
-  const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   double total = 0.0;
-  for (int64_t i = threadIdx.x / DF_WARP; i < r.outer; i += DF_BLOCK / DF_WARP) {
-    const int64_t row = i * r.kept + blockIdx.x;
-    const int64_t last = ((row + 1) * r.inner - 1) / tile;
-    for (int64_t c = row * r.inner / tile + lane; c <= last; c += DF_WARP)
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < r.outer * most.d; i += JOIN_BLOCK) {
+    const int64_t outer = df_divide(static_cast<uint32_t>(i), most);
+    const int64_t row = outer * r.kept + blockIdx.x;
+    const int64_t c = (row * r.inner >> shift) + (i - outer * most.d);
+    if (c <= ((row + 1) * r.inner - 1) >> shift)
       total += static_cast<double>(partials[row + c]);
   }
   total = df_block_join(total, 0.0, scratch, df_add{});
@@ -92,13 +96,13 @@ static df_status run(const df_call *call) {
   const int64_t n = df_elements(to);
   if (r.kept == 0)
     return DF_OK;
-  int32_t tile = DF_WARP;
+  int32_t shift = 5; /* a vector or an element per lane of a tile */
   if (n > 0) {
     df_status status = df_fused_bind(&f, call, *static_cast<const df_fused_program *>(call->state),
                                      to->shape, to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
     if (status)
       return status;
-    tile = f.vector ? DF_WARP * int{DF_FUSED_VECTOR} : int{DF_WARP};
+    shift += f.vector ? 2 : 0;
     const unsigned threads = df_fused_threads(f), blocks = df_fused_blocks(&f, n, threads);
     status =
         DF_LAUNCH(call, compute_and_sum, blocks, threads,
@@ -106,8 +110,9 @@ static df_status run(const df_call *call) {
     if (status)
       return status;
   }
-  return DF_LAUNCH(call, join_sums, df_blocks(r.kept, 1), DF_BLOCK, 0, df_out<float>(call, 1),
-                   static_cast<const float *>(partials), r, tile);
+  return DF_LAUNCH(call, join_sums, df_blocks(r.kept, 1), JOIN_BLOCK, 0, df_out<float>(call, 1),
+                   static_cast<const float *>(partials), r, shift,
+                   df_divisor_of((r.inner >> shift) + 2));
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */

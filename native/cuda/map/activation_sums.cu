@@ -5,7 +5,7 @@
  * a warp per row at a time. Each thread adds up what it writes; the warps' sums meet in shared
  * memory, those of the bands in the workspace, where a second launch adds them in their order, in
  * double. Each operand is read once. */
-#include "kernels.h"
+#include "reduce/partials.h"
 
 #include "map/vmath.h"
 
@@ -84,19 +84,6 @@ __global__ void __launch_bounds__(DF_BLOCK)
     grad_band<1, TANH>(dx, partials, dy, x, c, shared);
 }
 
-/* A thread per column. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    join_bands(float *sums, const float *partials, int64_t count, int64_t bands) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
-  if (column >= count)
-    return;
-  double total = 0.0;
-#pragma unroll 4 /* loaded together, added in order */
-  for (int64_t band = 0; band < bands; band++)
-    total += static_cast<double>(partials[band * count + column]);
-  sums[column] = static_cast<float>(total);
-}
-
 /* ---- Running -------------------------------------------------------------------------------- */
 
 /* The rows and columns of |shape|; bands follow from it alone. */
@@ -130,9 +117,8 @@ static df_status run(const df_call *call) {
     if (status)
       return status;
   }
-  return DF_LAUNCH(call, join_bands, df_blocks(c.count, DF_BLOCK), DF_BLOCK, 0,
-                   df_out<float>(call, 1), static_cast<const float *>(partials), c.count,
-                   bands_of(c));
+  return df_join_partials(call, df_out<float>(call, 1), nullptr, partials, c.count, c.count,
+                          bands_of(c));
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {

@@ -57,11 +57,14 @@ struct row_state {
     exps.clear();
     sum = 0.0f;
   }
-  __device__ void add(const float (&x)[DF_HELD], unsigned there) {
+  /* |there|: which elements are, as bits; the sum is wanted with |smooth|. */
+  template <int HELD> __device__ void add(const float (&x)[HELD], unsigned there, bool smooth) {
     exps.add(x);
+    if (!smooth)
+      return;
     float few = 0.0f;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       few += there >> k & 1 ? x[k] : 0.0f;
     sum += few;
   }
@@ -91,21 +94,23 @@ static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, c
   f.loss[i] = loss;
 }
 
-__global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows plan) {
+template <int HELD>
+__global__ void __launch_bounds__(df_rows_block(HELD), HELD / (2 * DF_HELD) + 1)
+    loss_rows(forward f, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const df_row_position at = df_row_of_thread(plan);
   const float *row = f.x + at.row * plan.n;
   row_state state;
   state.clear();
-  for (int64_t base = at.begin; base < at.end; base += df_row_round(plan)) {
-    float x[DF_HELD];
+  for (int64_t base = at.begin; base < at.end; base += df_row_round<HELD>(plan)) {
+    float x[HELD];
     df_row_load(x, row, plan, base, at.end, at.lane, -INFINITY);
-    const int left = df_row_left(plan, base, at.end);
+    const int left = df_row_left<HELD>(plan, base, at.end);
     unsigned there = 0;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       there |= unsigned{df_row_index(plan, at.lane, k) < left} << k;
-    state.add(x, there);
+    state.add(x, there, f.smoothing != 0.0f);
   }
   state.join(df_row_join{scratch, plan.group});
   if (at.lane == 0 && at.row < plan.rows)
@@ -124,7 +129,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_co
 #pragma unroll
     for (int k = 0; k < DF_HELD; k++)
       there |= unsigned{at.live && base + at.first + k * at.step < plan.size} << k;
-    state.add(x, there);
+    state.add(x, there, f.smoothing != 0.0f);
   }
   state.join(df_column_join{shared, plan.across});
   if (at.first == 0 && at.live)
@@ -148,9 +153,11 @@ static df_status forward_run(const df_call *call) {
     return DF_LAUNCH(call, loss_columns, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0, f,
                      plan);
   }
-  df_rows plan = df_rows_plan(s.outer, s.classes, false);
+  df_rows plan = df_rows_plan(s.outer, s.classes, false, DF_HELD_MOST);
   df_rows_vectors(&plan, f.x);
-  return DF_LAUNCH(call, loss_rows, df_rows_grid(plan), plan.block, 0, f, plan);
+  return df_by_held(plan, [&]<int HELD>() {
+    return DF_LAUNCH(call, loss_rows<HELD>, df_rows_grid(plan), plan.block, 0, f, plan);
+  });
 }
 
 /* ---- Gradient: an element of dx from one of x and the numbers of its row -------------------- */

@@ -8,16 +8,16 @@
 struct df_moments {
   float count, mean, squares;
 
-  __device__ void add(const float (&x)[DF_HELD], int there, bool center) {
+  template <int HELD> __device__ void add(const float (&x)[HELD], int there, bool center) {
     float sum = 0.0f, own = 0.0f;
     if (there == 0)
       return;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       sum += x[k];
     const float few = static_cast<float>(there), middle = center ? sum / few : 0.0f;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++) /* those that are not there come last in |x| */
+    for (int k = 0; k < HELD; k++) /* those that are not there come last in |x| */
       if (k < there)
         own = fmaf(x[k] - middle, x[k] - middle, own);
     join(few, middle, own);
@@ -34,10 +34,11 @@ struct df_moments {
 
 /* How many of a thread's elements of a round are there; they are the first ones. |left|: see
  * df_row_left. */
+template <bool VECTOR = false, int HELD = DF_HELD>
 static __device__ __forceinline__ int df_held_count(const df_rows &plan, int lane, int left) {
-  const int unit = plan.vector ? 4 : 1, apart = plan.group * unit;
+  const int unit = VECTOR || plan.vector ? 4 : 1, apart = plan.group * unit;
   const int ahead = left - lane * unit;
-  return ahead <= 0 ? 0 : static_cast<int>(df_min(DF_HELD, (ahead + apart - 1) / apart * unit));
+  return ahead <= 0 ? 0 : static_cast<int>(df_min(HELD, (ahead + apart - 1) / apart * unit));
 }
 
 #endif

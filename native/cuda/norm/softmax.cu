@@ -18,7 +18,9 @@ struct softmax_op {
   static constexpr float nothing = -INFINITY;
   df_exp_sum state;
   __device__ void clear() { state.clear(); }
-  __device__ void add(const float (&x)[DF_HELD], const float (&)[DF_HELD]) { state.add(x); }
+  template <int HELD> __device__ void add(const float (&x)[HELD], const float (&)[HELD]) {
+    state.add(x);
+  }
   template <typename J> __device__ void join(J j) { state.join(j); }
   __device__ float2 get() const { return make_float2(state.m, state.s); }
   __device__ void set(float2 v) { state = {v.x, v.y}; }
@@ -43,10 +45,10 @@ struct sum_op {
 };
 
 struct softmax_grad_op : sum_op {
-  __device__ void add(const float (&dy)[DF_HELD], const float (&y)[DF_HELD]) {
+  template <int HELD> __device__ void add(const float (&dy)[HELD], const float (&y)[HELD]) {
     float few = 0.0f;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       few = fmaf(dy[k], y[k], few);
     sum += few;
   }
@@ -54,10 +56,10 @@ struct softmax_grad_op : sum_op {
 };
 
 struct log_softmax_grad_op : sum_op {
-  __device__ void add(const float (&dy)[DF_HELD], const float (&)[DF_HELD]) {
+  template <int HELD> __device__ void add(const float (&dy)[HELD], const float (&)[HELD]) {
     float few = 0.0f;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       few += dy[k];
     sum += few;
   }
@@ -107,6 +109,50 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
       result[k] = op(x[k], y[k]);
     df_row_store(out + origin, result, plan, base, at.end, at.lane);
   }
+}
+
+/* What a thread's elements add to the state, and their results, where they are all that it has. */
+template <typename Op, int HELD> struct held_row {
+  Op op;
+  __device__ void add(float (&x)[HELD], const float (&y)[HELD]) {
+    op.clear();
+    op.add(x, y);
+  }
+  __device__ void close() { op.close(); }
+  __device__ float operator()(float x, float y) const { return op(x, y); }
+};
+
+/* Each exponential is computed once: about the thread's maximum, then scaled. */
+template <int HELD> struct held_row<softmax_op, HELD> {
+  softmax_op op;
+  float own;
+  __device__ void add(float (&x)[HELD], const float (&)[HELD]) {
+    op.state.hold(x);
+    own = op.state.m;
+  }
+  __device__ void close() { own = expf(own - op.state.m) / op.state.s; }
+  __device__ float operator()(float x, float) const { return x * own; }
+};
+
+/* Rows that groups hold by vectors, see df_rows_are_held. */
+template <typename Op, int HELD>
+__global__ void __launch_bounds__(df_rows_block(HELD), HELD / (2 * DF_HELD) + 2 - Op::inputs)
+    softmax_rows_held(float *out, const float *a, const float *b, df_rows plan) {
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
+  const df_row_position at = df_row_of_thread(plan);
+  const int64_t origin = at.row * plan.n;
+  float x[HELD], y[HELD] = {};
+  held_row<Op, HELD> row;
+  df_row_load<true>(x, a + origin, plan, 0, at.end, at.lane, Op::nothing);
+  if (Op::inputs == 2)
+    df_row_load<true>(y, b + origin, plan, 0, at.end, at.lane, 0.0f);
+  row.add(x, y);
+  row.op.join(df_row_join{scratch, plan.group});
+  row.close();
+#pragma unroll
+  for (int k = 0; k < HELD; k++)
+    x[k] = row(x[k], y[k]);
+  df_row_store<true>(out + origin, x, plan, 0, at.end, at.lane);
 }
 
 /* ---- Columns: inner > 1 --------------------------------------------------------------------- */
@@ -162,7 +208,12 @@ template <typename Op> static df_status run(const df_call *call) {
   }
   df_rows plan = df_rows_plan(outer, size, true);
   df_rows_vectors(&plan, out, a, b);
+  const bool held = df_rows_are_held(&plan);
   const dim3 grid = df_rows_grid(plan);
+  if (held)
+    return df_by_held(plan, [&]<int HELD>() {
+      return DF_LAUNCH(call, (softmax_rows_held<Op, HELD>), grid, plan.block, 0, out, a, b, plan);
+    });
   float2 *states = static_cast<float2 *>(call->workspace);
   if (plan.splits > 1) {
     const df_status status = DF_LAUNCH(call, (softmax_rows<Op>), grid, plan.block, 0, out, a, b,

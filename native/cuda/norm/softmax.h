@@ -16,18 +16,32 @@ struct df_exp_sum {
   }
 
   /* Elements that are not there are -infinity. */
-  __device__ void add(const float (&x)[DF_HELD]) {
+  template <int HELD> __device__ void add(const float (&x)[HELD]) {
     float most = m, sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       most = df_larger{}(x[k], most);
     if (most == -INFINITY)
       return;
 #pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
+    for (int k = 0; k < HELD; k++)
       sum += expf(x[k] - most);
     s = s * expf(m - most) + sum;
     m = most;
+  }
+
+  /* The first elements; leaves e^(x - m) of them in |x|. */
+  template <int HELD> __device__ void hold(float (&x)[HELD]) {
+    m = -INFINITY;
+    s = 0.0f;
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+      m = df_larger{}(x[k], m);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+      x[k] = m == -INFINITY ? 0.0f : expf(x[k] - m);
+      s += x[k];
+    }
   }
 
   /* |join|(value, nothing, f) joins a value of all threads. */

@@ -54,7 +54,8 @@ static __device__ __forceinline__ void df_sort_put(const J &j, const uint64_t *k
 }
 
 /* Tiles of keys, sorted: falling and rising alternately. */
-template <typename J> __global__ void __launch_bounds__(DF_SORT_BLOCK) make_keys(J j, int tile) {
+template <typename J>
+__global__ void __launch_bounds__(DF_SORT_BLOCK) make_keys(const __grid_constant__ J j, int tile) {
   DF_SHARED_ARRAY(uint64_t, keys, [DF_SORT_KEYS]);
   const int64_t tiles = j.padded / tile, line = blockIdx.x / tiles,
                 base = blockIdx.x % tiles * tile;
@@ -66,7 +67,8 @@ template <typename J> __global__ void __launch_bounds__(DF_SORT_BLOCK) make_keys
 
 /* A step whose pairs lie in different tiles. */
 template <typename J>
-__global__ void __launch_bounds__(DF_BLOCK) compare_far(J j, int64_t run, int64_t apart) {
+__global__ void __launch_bounds__(DF_BLOCK)
+    compare_far(const __grid_constant__ J j, int64_t run, int64_t apart) {
   const int64_t pair = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (pair >= j.lines * j.padded / 2)
     return;
@@ -81,7 +83,8 @@ __global__ void __launch_bounds__(DF_BLOCK) compare_far(J j, int64_t run, int64_
 
 /* The last steps of a run, within a tile. */
 template <typename J>
-__global__ void __launch_bounds__(DF_SORT_BLOCK) compare_near(J j, int64_t run) {
+__global__ void __launch_bounds__(DF_SORT_BLOCK)
+    compare_near(const __grid_constant__ J j, int64_t run) {
   DF_SHARED_ARRAY(uint64_t, keys, [DF_SORT_KEYS]);
   const int64_t tiles = j.padded / DF_SORT_KEYS, line = blockIdx.x / tiles;
   const int64_t base = blockIdx.x % tiles * DF_SORT_KEYS;

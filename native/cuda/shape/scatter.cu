@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 enum { AHEAD = 8 }; /* updates of an element that are loaded together */
 
-/* An entry's key has its row in front and then its number, counted from the end: keys fall. */
+/* An entry's key has its offset in front and then its number, counted from the end: keys fall. */
 struct sorted_entries {
   entries e;
   uint64_t *keys;
@@ -104,17 +104,17 @@ struct sorted_entries {
   __device__ uint64_t key(int64_t, int64_t i) const {
     if (i >= e.count)
       return 0;
-    return static_cast<uint64_t>(e.offset(i) / e.row) << bits | (mask() - static_cast<uint64_t>(i));
+    return static_cast<uint64_t>(e.offset(i)) << bits | (mask() - static_cast<uint64_t>(i));
   }
   __device__ void put(int64_t, int64_t i, uint64_t key) const { keys[i] = key; }
 
-  __device__ int64_t row(int64_t at) const { return static_cast<int64_t>(keys[at] >> bits); }
+  __device__ int64_t offset(int64_t at) const { return static_cast<int64_t>(keys[at] >> bits); }
   __device__ int64_t entry(int64_t at) const {
     return static_cast<int64_t>(mask() - (keys[at] & mask()));
   }
 };
 
-/* The first of the keys with one row joins the updates of all of them. */
+/* The first of the keys with one offset joins the updates of all of them. */
 __global__ void __launch_bounds__(DF_BLOCK)
     scatter_combine(float *y, const float *updates, int32_t reduction,
                     const __grid_constant__ sorted_entries s) {
@@ -122,17 +122,17 @@ __global__ void __launch_bounds__(DF_BLOCK)
   const int64_t count = s.e.count, width = s.e.row;
   if (i >= count * width)
     return;
-  const int64_t begin = i / width, column = i - begin * width, row = s.row(begin);
-  if (begin > 0 && s.row(begin - 1) == row)
+  const int64_t begin = i / width, column = i - begin * width, offset = s.offset(begin);
+  if (begin > 0 && s.offset(begin - 1) == offset)
     return;
-  float value = y[row * width + column];
+  float value = y[offset + column];
   bool same = true;
   for (int64_t base = begin; same; base += AHEAD) {
     float update[AHEAD];
     int found = 0;
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      same = base + k < count && s.row(base + k) == row;
+      same = base + k < count && s.offset(base + k) == offset;
       update[k] = same ? updates[s.entry(base + k) * width + column] : 0.0f;
       found += same;
     }
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
       if (k < found)
         value = df_scatter_join(value, update[k], reduction);
   }
-  y[row * width + column] = value;
+  y[offset + column] = value;
 }
 
 /* Bits that count to |n|. */
