@@ -227,6 +227,10 @@ def _fitting(name: str, type_: TensorType, wanted: np.dtype[Any], given: Any) ->
     return checked_array(name, type_, given)
 
 
+class KeptResults(dict[str, Array]):
+    """Results that later runs write too: nobody replaces one of them."""
+
+
 class Results:
     """The results of a plan, whose forms and bytes are looked up once.
 

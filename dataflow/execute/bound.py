@@ -20,6 +20,7 @@ from ..ir.types import Array
 from ..planning.offsets import lie_apart
 from ..plugin.device import Backend, Buffer
 from . import canaries
+from .arguments import KeptResults
 from .devices import Devices
 from .scratch import Scratch
 from .string_arguments import as_numbers, has_strings
@@ -92,6 +93,8 @@ class Bound:
         self._addresses, self._bound_items = table, items
         self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
         self._stages: dict[tuple[str, str], _Stage] = {}
+        self._written: KeptResults | None = None  # whose addresses the slots have
+        self._last: _Stage | None = None  # what ran last
         self.native_calls = 0
 
     @property
@@ -146,8 +149,10 @@ class Bound:
         slots, chosen = self._slots, self._complete if stage is None else self._stage(stage)
         for index, name in chosen.inputs:
             slots[index] = address_of(inputs[name])
-        for index, name in chosen.outputs:
-            slots[index] = address_of(outputs[name])
+        if self._written is not outputs or self._last is not chosen:
+            for index, name in chosen.outputs:
+                slots[index] = address_of(outputs[name])
+            self._written, self._last = outputs if type(outputs) is KeptResults else None, chosen
         self._cancel[0] = 0
         if self.plan.asynchronous:
             with self._devices.exclusive:

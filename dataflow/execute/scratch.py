@@ -24,10 +24,13 @@ class Scratch:
     def __init__(self, devices: Devices, *, exact: bool = False) -> None:
         self._devices, self._exact = devices, exact
         self._buffers: dict[str, Buffer] = {}
+        self._reserved: Plan | None = None  # the plan that asked last
         self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
 
     def reserve(self, plan: Plan) -> None:
         """Makes the buffers large enough for ``plan``."""
+        if plan is self._reserved:
+            return
         for arena in plan.arenas:
             if arena.kind != "arena":
                 continue
@@ -46,6 +49,7 @@ class Scratch:
                 if not spare:
                     raise
                 self._buffers[arena.memory] = self._devices.allocate_scratch(plan, arena)
+        self._reserved = plan
 
     def buffer(self, memory: str) -> Buffer:
         """The buffer for arenas in ``memory``."""
@@ -61,3 +65,4 @@ class Scratch:
         for memory, buffer in self._buffers.items():
             self._devices.free(memory, buffer)
         self._buffers.clear()
+        self._reserved = None

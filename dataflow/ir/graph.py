@@ -100,7 +100,8 @@ class Graph:
         initializers: data for values that are neither inputs nor computed.
         states: pairs of values kept from run to run.
         stages: of a graph that is several programs in a row: the name of each, with the names of the outputs and states
-            that are complete at its end; empty for a single program.
+            that are complete at its end; empty for a single program. Where outputs are in none of them they are joined:
+            they run at once, and all outputs are returned at the end.
     """
 
     inputs: tuple[Value, ...]
@@ -138,6 +139,11 @@ class Graph:
             stop = max([stop, *(index.get(results[name], 0) for name in names)])
             stops.append(stop)
         return (*stops[:-1], len(self.nodes))
+
+    @property
+    def joined(self) -> bool:
+        """Whether its stages run at once."""
+        return bool(self.stages) and not frozenset().union(*self.stages.values()).issuperset(self.outputs)
 
     def producers(self) -> dict[Value, Node]:
         """The node that computes each computed value."""

@@ -185,6 +185,11 @@ class Lowered:
         for name in ("inputs", "outputs", "stored", "fallbacks"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
+    @property
+    def joined(self) -> bool:
+        """Whether its stages run at once, see ``Graph.joined``."""
+        return bool(self.stages) and len(self.outputs) > sum(len(stage.outputs) for stage in self.stages)
+
     def passing(self) -> dict[BaseTensor, BaseTensor]:
         """The states that lie in scratch memory: what is written, and the stored base tensor that it stands for."""
         before = {stored.storage.base for stored in self.stored.values() if stored.passes}

@@ -101,7 +101,8 @@ class AnyOp:
         again: pairs (input, output): a node that is computed a second time, for its first result, reads the output of
             the first time in place of the input, which may have changed since, or for an optional input of a kernel
             that takes it, which then has less to do; the first result is the same bit for bit.
-        gate: index of an input of rank 0; where it isn't finite each result is the input that ``inplace`` pairs with.
+        gate: index of an input of rank 0; where it isn't finite, or the run has noted a fault before, each result is
+            the input that ``inplace`` pairs with it.
         doc: formula and shapes.
     """
 

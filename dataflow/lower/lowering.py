@@ -64,14 +64,16 @@ def lower(
     for value, storage in computed_there(table, concats):
         table.destination[value] = storage
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
+    last, joined = len(stops) - 1, graph.joined
     found: dict[str, Storage] = {}
     states: list[tuple[BaseTensor, BaseTensor]] = []
     passing = {value for value, initializer in graph.initializers.items() if initializer.role == "passing"}
     ends = []
     for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
-        table.starting = number == 0
+        table.starting = number == 0 or joined
         lower_nodes(table, graph.nodes[start:stop], concats)
-        found |= _results(table, names[number], {storage.base for storage in found.values()}, state)
+        returned = names[number] if not joined else frozenset(graph.outputs) if number == last else frozenset()
+        found |= _results(table, returned, {storage.base for storage in found.values()}, state)
         # What passes is read behind its program; all others change when the last one ends.
         complete = [s for s in graph.states if s.before in passing and s.name in names[number]]
         states += alias_states(table, complete, _claimed(found, states))

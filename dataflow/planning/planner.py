@@ -9,7 +9,7 @@ from typing import Any
 
 from ..host.limits import poll
 from ..ir.kernel import HOST
-from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
+from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Stage, Storage
 from ..ir.operand import Operand
 from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait
 from ..ir.types import TensorType, contiguous_strides, uint8
@@ -297,6 +297,7 @@ class _Planning:
         pending: set[str] = set()
         device = ""
         stops: list[int] = []
+        stages = self._stages()
 
         def close() -> None:
             if steps:
@@ -312,7 +313,7 @@ class _Planning:
                 pending.add(queue)
 
         for index, item in enumerate(self.lowered.items):
-            while len(stops) < len(self.lowered.stages) and index >= self.lowered.stages[len(stops)].stop:
+            while len(stops) < len(stages) and index >= stages[len(stops)].stop:
                 close()
                 stops.append(len(items))
             if isinstance(item, Move):
@@ -335,8 +336,12 @@ class _Planning:
             steps.append(self.step(item, prepared))
         close()
         enter("")
-        stops += [len(items)] * (len(self.lowered.stages) - len(stops))
+        stops += [len(items)] * (len(stages) - len(stops))
         return items, stops
+
+    def _stages(self) -> tuple[Stage, ...]:
+        """Those that can run by themselves."""
+        return () if self.lowered.joined else self.lowered.stages
 
     def ranges(self, by_item: Sequence[Touched], stops: Sequence[int], rows: Sequence[_Row]) -> dict[str, Range]:
         """What the plan's programs are, by what each item touches; ``rows`` are what lies in scratch memory."""
@@ -344,7 +349,7 @@ class _Planning:
         programs = [by_item[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
         touched = [frozenset(slots & {arena for found in program for _, arena in found}) for program in programs]
         found = {}
-        for number, stage in enumerate(self.lowered.stages):
+        for number, stage in enumerate(self._stages()):
             alive = [(name, life.bytes) for name, life, _ in rows if life.start < stage.stop < life.stop]
             before, later = frozenset().union(*touched[: number + 1]), frozenset().union(*touched[number + 1 :])
             read = [self.arenas[i] for i in sorted(later) if self.arenas[i].kind == "input" or i in before]

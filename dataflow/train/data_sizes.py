@@ -122,6 +122,11 @@ class DataSizes:
         """Whether data decides about some sizes, as far as is known before there is a batch."""
         return self._source.depends or bool(self._waits)
 
+    @property
+    def decides(self) -> bool:
+        """Whether data decides about the sizes or the graph of some batch so far."""
+        return self.depends or bool(self._unbound)
+
     def decide(self, kind: tuple[Hashable, ...], batch: Mapping[str, Array], form: Callable[[Graph], Graph]) -> Decided:
         """What the data of a batch decides, by the newest weights.
 
@@ -134,7 +139,7 @@ class DataSizes:
             InputError: a size is negative, or doesn't fit the nodes; or a value is too large to decide about sizes.
             KeyboardInterrupt: Ctrl-C.
         """
-        if not self.depends and not self._unbound:
+        if not self.decides:
             return self._plain
         sizes = self._sizes_of(batch)
         shapes = tuple(sizes.items())

@@ -29,7 +29,7 @@ class InterruptsHeld:
         self._arrived = False
 
     def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if _thread.get_ident() != threading.main_thread().ident:
             return
         before = _signal.getsignal(_SIGINT)
         if callable(before) and not isinstance(getattr(before, "__self__", None), InterruptsHeld):

@@ -114,18 +114,16 @@ class Programs(GatedSteps):
             InputError: a forward program waits for its backward program.
         """
         with limited(self.engine.devices.account, "the step"):
-            self._step = None
-            self._begin()
-            program, batch = self._making.step(batch, draw, frozen)
-            arguments, results = program.checked(batch), program.results.arrays()
+            step = self._step_of(batch, draw, frozen, gated=False)
+            program, results = step.program, step.results
             last = FORWARD if self._making.as_ready else BACKWARD
-            call(program, arguments, results, stage=(FORWARD, last))
-        self._step = Kept(program, arguments, results, True)
+            call(program, step.arguments, results, stage=(FORWARD, last))
+        self._step = step
         self._accumulates, self._last_step = False, None if self._making.as_ready else program
         if self._making.as_ready:
             return {name: results[name] for name in program.plan.ranges[FORWARD].outputs}
         self._squares = float(results[SQUARES])
-        return results
+        return dict(results)
 
     def forward(
         self, batch: Mapping[str, Array], *, first: bool, draw: int = 0, values: Sequence[str] = ()
@@ -281,7 +279,7 @@ class Programs(GatedSteps):
         self.discard()
         if self.sums is not None:
             self.sums.close()
-        self._last_step = None
+        self._last_step = self._repeated = None
         self._making.end()
         self._trained.drop_slots()
 

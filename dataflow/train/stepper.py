@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ..ir.plan import Plan
 
 
+_ARRAYS, _TEXTS = frozenset({np.ndarray}), frozenset({str})
+
+
 class Stepper(LogicalBatch):
     """Trains parameters of a model step by step; owns its weights until closed. See ``LogicalBatch`` for the arguments.
 
@@ -306,4 +309,6 @@ class Stepper(LogicalBatch):
 
 def _arrays(batch: Mapping[str, Any]) -> dict[str, Array]:
     """The entries of a batch as arrays."""
+    if type(batch) is dict and _ARRAYS.issuperset(map(type, batch.values())) and _TEXTS.issuperset(map(type, batch)):
+        return dict(batch)
     return {key: as_array(value, repr(key)) for key, value in checks.mapping("batch", batch).items()}

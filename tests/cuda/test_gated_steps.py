@@ -109,6 +109,24 @@ def test_a_step_in_which_no_sample_counts_changes_nothing(name, cuda):
         assert state(trained) == before
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_step_in_which_a_kernel_notes_a_fault_changes_nothing(name, cuda):
+    g = df.GraphBuilder()
+    x = g.input("x", df.int64, ("batch",))
+    w = g.parameter("w", np.random.default_rng(0).random((7, CLASSES)).astype(np.float32))
+    g.output("y", ops.gather(w, x, axis=0))
+    labels = np.array([0, 1, 2])
+    with df.Trainer(df.Model(g.build()), devices=["cuda", "cpu"], registry=cuda, **FUSED[name]) as trained:
+        for steps in (1, 2, 3):
+            trained.step({"x": np.array([1, 2, 3]), "labels": labels})
+            before = state(trained)
+            with pytest.raises(df.InputError, match="9 is out of range for size 7"):
+                trained.step({"x": np.array([1, 9, 3]), "labels": labels})
+            assert (trained.steps, trained.pending) == (steps, 0)
+            assert state(trained) == before
+            assert any("optimizer/gate" in plan.outputs for plan in trained.plans().values())
+
+
 def test_squares_beyond_float32_of_finite_gradients_are_no_error(cuda):
     """Without a norm to clip they aren't needed."""
     batch = batches(1)[0]
@@ -117,6 +135,20 @@ def test_squares_beyond_float32_of_finite_gradients_are_no_error(cuda):
         assert one.step(weights) == apart(other, weights)
         assert state(one) == state(other)
         assert one.steps == 1
+
+
+def test_a_step_of_another_form_between_steps_changes_none(cuda):
+    """The arrays of the step before are used again where the batch has its form."""
+    first, second, third = batches(3)
+    second = {name: array[:4] for name, array in second.items()}
+    given = [first, second, third, first, {"labels": third["labels"], "x": third["x"]}]
+    with trainer(cuda, **FUSED["adamw"]) as one, trainer(cuda, **FUSED["adamw"]) as other:
+        losses = []
+        for batch in given:
+            losses.append(one.step(batch))
+            one.evaluate(first)
+        assert losses == [apart(other, batch) for batch in given]
+        assert state(one) == state(other)
 
 
 def test_fit_has_the_figures_of_steps_of_their_own(cuda):
@@ -136,7 +168,7 @@ def test_fit_has_the_figures_of_steps_of_their_own(cuda):
     assert rows[0] == rows[1]
 
 
-def test_a_step_launches_once_and_waits_once(cuda, monkeypatch):
+def test_a_step_is_one_graph_and_one_wait(cuda, monkeypatch):
     calls = []
     run = NativeItems.run
     monkeypatch.setattr(NativeItems, "run", lambda self, *given: calls.append(len(self._items)) or run(self, *given))
@@ -145,4 +177,8 @@ def test_a_step_launches_once_and_waits_once(cuda, monkeypatch):
         trained.step(batch)
         calls.clear()
         trained.step(batch)
+        (plan,) = trained.plans().values()
     assert len(calls) == 1
+    assert len(plan.segments) == 1
+    kinds = [type(item).__name__ for item in plan.items]
+    assert kinds == [*["Transfer"] * 3, "Segment", *["Transfer"] * 6, "Wait"]

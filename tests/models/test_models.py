@@ -60,20 +60,15 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
     with df.Trainer(
         model, loss=loss, optimizer=OPTIMIZER, devices=list(devices), registry=registry, **options
     ) as trainer:
-        update = trainer.programs.update
-
-        def looked(hyper, weight, frozen):
+        for batch in made.batches(family_of(file))[:steps]:
+            losses.append(trainer.step(batch))
             if not gradients:
-                own = {n: g / weight for n, g in trainer.programs.gradients().items()}
+                own = {n: g / trainer.gradient_weight for n, g in trainer.programs.gradients().items()}
                 if scale is not None:
                     own[trainer.trainable[scale]] *= np.float32(1.05)
                 for name, initializer, transposed in rows:
                     if initializer in own:
                         gradients[name] = own[initializer].T if transposed == "1" else own[initializer]
-            return update(hyper, weight, frozen)
-
-        trainer.programs.update = looked
-        losses = [trainer.step(batch) for batch in made.batches(family_of(file))[:steps]]
         plans = trainer.programs.plans()
     return np.array(losses), gradients, plans, model
 

@@ -56,16 +56,16 @@ def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=
                 begin += size
                 count = int((labels[step, batch] != -100).sum())
                 last = index == len(sizes) - 1
-                if last and (step == 0 or scale):
-                    # the optimizer's run follows inside step(): look and falsify before it
+                if last and scale:
+                    # the optimizer's run follows inside step(): falsify before it
                     update = trainer.programs.update
-                    trainer.programs.update = lambda *a, u=update, s=step: (
-                        look(trainer, gradients, s, a[1], scale),
-                        u(*a),
-                    )[1]
+                    trainer.programs.update = lambda *a, u=update: (falsify(trainer, *scale), u(*a))[1]
                 loss = trainer.step({"x": samples[step, batch], "labels": labels[step, batch]})
-                if last and (step == 0 or scale):
+                if last and scale:
                     trainer.programs.update = update
+                if last and step == 0:
+                    found = trainer.programs.gradients().items()
+                    gradients.update({n: g / trainer.gradient_weight for n, g in found})
                 sums.append((loss * count, count))
             losses.append(sum(s for s, _ in sums) / sum(c for _, c in sums))
         for plan in trainer.programs.plans().values():
@@ -76,13 +76,9 @@ def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=
     return np.array(losses), gradients, final, start
 
 
-def look(trainer, gradients, step, weight, scale):
-    if scale:
-        name, factor = scale
-        key = "gradients/" + name
-        trainer.programs.engine.variables.write(key, trainer.programs.engine.variables.read(key) * np.float32(factor))
-    if step == 0:
-        gradients.update({n: g / weight for n, g in trainer.programs.gradients().items()})
+def falsify(trainer, name, factor):
+    key = "gradients/" + name
+    trainer.programs.engine.variables.write(key, trainer.programs.engine.variables.read(key) * np.float32(factor))
 
 
 def renamed(data, file, label, kind):

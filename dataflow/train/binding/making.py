@@ -53,6 +53,7 @@ class Making:
         scale: what the loss is multiplied by for its gradients.
         as_ready: in a step each parameter is updated as soon as its gradient is complete.
         gates: which steps may be one run.
+        data: what the data of batches decides.
         sums: what sums gradients over processes, where they agreed on it.
         shards: whose parameters this process updates; None: all.
     """
@@ -91,10 +92,10 @@ class Making:
         )
         self.gates = Gates(self._graphs, self.engine, as_ready)
         specialize = functools.partial(specialized, model, objective, ties)
-        self._data = DataSizes(self.graph, specialize, self.engine, self._built, call)
+        self.data = DataSizes(self.graph, specialize, self.engine, self._built, call)
         self._read = objective.read
         self.trained = Trained(self.engine, self.graph, updates, trainable, self._graphs.statistics, ties)
-        one_plan = self._data.depends or lie_apart() or not (self.engine.makes_series and dims_of(self.graph))
+        one_plan = self.data.depends or lie_apart() or not (self.engine.makes_series and dims_of(self.graph))
         self._series = None if one_plan else BatchSeries(self.graph, self.engine)
 
     @property
@@ -183,8 +184,7 @@ class Making:
         batch, decided = self._in_training({**given, **more, **self._drawn(draw)}, True)
         resolved = self._resolve(given, decided, passing=True) if self.trained.owners is None else None
         possible = self.gates.hold(self.names, frozen)
-        gated = gated and possible
-        if gated:
+        if gated := gated and possible:
             batch = {name: array for name, array in batch.items() if name != WEIGHT}
 
         def make(sizes: Sizes) -> Graph:
@@ -239,18 +239,18 @@ class Making:
     ) -> tuple[Mapping[str, Array], Decided]:
         """The arguments of a program of inference, and what they decide about its sizes."""
         kind = ("inference", *averaged(averages))
-        decided = self._data.decide(kind, batch, lambda graph: reading(graph, averages))
+        decided = self.data.decide(kind, batch, lambda graph: reading(graph, averages))
         return {**batch, **decided.arguments}, decided
 
     def _in_training(self, batch: Mapping[str, Array], first: bool) -> tuple[Mapping[str, Array], Decided]:
         """The arguments of a program of training, and what they decide about its sizes."""
-        decided = self._data.decide(("training", first), batch, lambda graph: self._graphs.in_training(graph, first))
+        decided = self.data.decide(("training", first), batch, lambda graph: self._graphs.in_training(graph, first))
         return {**batch, **decided.arguments}, decided
 
     def _bound(self, decided: Decided, batch: Mapping[str, Array], sizes: Sizes) -> Graph:
         """The model's graph for a batch, whose sizes may be traced, or for those of a series."""
         if sizes.graph is None and active() is None:
-            return self._data.bound(decided, batch)
+            return self.data.bound(decided, batch)
         return bind(sizes.graph or decided.source.graph, sizes.named, self.engine.registry.reference_kernels)
 
     def _drawn(self, draw: int) -> dict[str, Array]:
@@ -278,7 +278,7 @@ class Making:
             mutable = self.trained.changed() | sizes.varying
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, mutable)
         wanted = [name for name in self.trained.wanted if name not in frozen]
-        connected = self._data.connected(decided, wanted, self._read).union(self.trained.reached).intersection(wanted)
+        connected = self.data.connected(decided, wanted, self._read).union(self.trained.reached).intersection(wanted)
         always = {v.name: v.type for v in self.graph.initializers if v.name in connected}
         joint = self._graphs.joint(bound, sizes.of(batch), wanted, first, passing, always)
         if not frozen:
@@ -310,7 +310,7 @@ class Making:
         """The program of a kind for the sizes of a batch alone."""
 
         def build() -> Program:
-            sizes = Sizes({} if decided is None else self._data.named(decided, batch), types_of(batch))
+            sizes = Sizes({} if decided is None else self.data.named(decided, batch), types_of(batch))
             return self._built(self._shared(kind, make, decided, sizes) or complete(make(sizes)))
 
         return self.engine.program(kind, form_of(batch, decided.form if decided else ()), build)

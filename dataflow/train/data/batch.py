@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataflowError, InputError
+from ...host.quick_init import quick_init
 from ...ir.types import Array, TensorType
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Some samples.
@@ -116,6 +118,8 @@ def stacked(entries: Sequence[Mapping[str, Any]], rows: Sequence[int]) -> dict[s
 
 def check_keys(found: Collection[str], required: Collection[str], optional: Collection[str] = ()) -> None:
     """Raises InputError that lists the keys that are missing and those that nothing reads."""
+    if len(found) == len(required) and set(found) == set(required):
+        return
     missing = [key for key in required if key not in found]
     unknown = [key for key in found if key not in required and key not in optional]
     if missing or unknown:

@@ -25,8 +25,12 @@ class RunningMean:
     def add(self, total: float, weight: float) -> None:
         """Counts a batch in."""
         self.batches += 1
-        for index, term in enumerate((total, weight, total * total, total * weight, weight * weight)):
-            self.sums[index] += term
+        sums = self.sums  # five lines, since it is done in each step
+        sums[0] += total
+        sums[1] += weight
+        sums[2] += total * total
+        sums[3] += total * weight
+        sums[4] += weight * weight
 
     @property
     def mean(self) -> float:

@@ -57,7 +57,7 @@ def step_graph(
         graph = dataclasses.replace(graph, nodes=_sooner(graph, start, joint.stage_stops()[0] - 1), states=states)
     results = frozenset({*graph.outputs, *(state.name for state in graph.states)})
     stages = {FORWARD: joint.stages[FORWARD]} if as_ready else dict(joint.stages)
-    stages[OPTIMIZER] = results.difference(*stages.values())
+    stages[OPTIMIZER] = results.difference(*stages.values(), {GATE})  # which joins them
     return dataclasses.replace(graph, stages=stages)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from .masters import kept_tensors
 from .protocol import Optimizer, SlotTensor
 
 _log = logging.getLogger("dataflow")
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,9 +92,14 @@ class Updates:
 
     def frozen(self, step: int) -> frozenset[int]:
         """Indices of the kinds whose parameters don't change at this step, counted from 1."""
-        return frozenset(i for i, kind in enumerate(self.kinds) if kind.freeze >= step)
+        return frozenset(i for i, kind in enumerate(self.kinds) if kind.freeze >= step) if self._freezes else _NONE
 
-    @property
+    @functools.cached_property
+    def _freezes(self) -> bool:
+        """Whether some kind doesn't change from the first step on."""
+        return any(kind.freeze for kind in self.kinds)
+
+    @functools.cached_property
     def clips(self) -> bool:
         """Whether some norm is clipped."""
         return any(limit is not None for limit in self.norms)

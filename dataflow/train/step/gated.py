@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import InputError
+from ...execute.arguments import KeptResults
 from ...host.limits import limited
+from ...host.quick_init import quick_init
 from ...ir.plan import Segment
 from ...ir.types import Array
 from ..binding.making import Making
 from ..binding.ready import Ready, call
-from ..joint import GATE, HYPER, SQUARES
+from ..joint import GATE, HYPER, SQUARES, WEIGHT
 from .tensors import StepTensors
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
     """A program whose first ranges ran, and whose values lie in scratch memory until the next has read them.
@@ -27,6 +30,32 @@ class Kept:
     arguments: Mapping[str, Array]
     results: Mapping[str, Array]
     first: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Repeated:
+    """The program of the last step, which the next one runs too if its batch has the same form.
+
+    Attributes:
+        program: read nothing but the batch and ``more``.
+        names, shapes: of the batch's entries, in order.
+        more: what the program reads beside them, to be written before it does.
+        results: the arrays that it writes; they are read before the next step.
+        frozen, gated: as for ``Making.step``.
+    """
+
+    program: Ready
+    names: list[str]
+    shapes: list[tuple[int, ...]]
+    more: Mapping[str, Array]
+    results: Mapping[str, Array]
+    frozen: frozenset[int]
+    gated: bool
+
+    def fits(self, batch: Mapping[str, Array], frozen: frozenset[int], gated: bool) -> bool:
+        """Whether a step of this batch runs the program."""
+        same = gated is self.gated and frozen == self.frozen and [*batch] == self.names
+        return same and [array.shape for array in batch.values()] == self.shapes
 
 
 class GatedSteps(StepTensors):
@@ -41,6 +70,7 @@ class GatedSteps(StepTensors):
         self._kept: Kept | None = None  # whose backward program is still to run
         self._step: Kept | None = None  # a step's program whose optimizer is still to run
         self._prepared: Kept | None = None  # or all of it
+        self._repeated: _Repeated | None = None
 
     def prepare_step(self, batch: Mapping[str, Array], *, frozen: frozenset[int] = frozenset(), draw: int = 0) -> bool:
         """Prepares the only micro-batch of a logical batch and its update for ``run_step``.
@@ -59,17 +89,32 @@ class GatedSteps(StepTensors):
         if not gates.possible:
             return False
         with limited(self.engine.devices.account, "the step"):
-            self._step = None
-            self._begin()
-            program, batch = self._making.step(batch, draw, frozen, gated=True)
-            plan = program.plan
+            before, step = self._repeated, self._step_of(batch, draw, frozen, gated=True)
+            plan = step.program.plan
             if GATE not in plan.outputs:
                 return False
-            if any(item.device not in plan.asynchronous for item in plan.items if isinstance(item, Segment)):
-                gates.possible = False  # what the host computes can take long, and Ctrl-C ends it
+            segments = () if self._repeated is before else [i for i in plan.items if isinstance(i, Segment)]
+            if len(segments) > 1 or any(segment.device not in plan.asynchronous for segment in segments):
+                # What the host computes can take long, and Ctrl-C ends it; faults are noted by segment.
+                gates.possible = False
                 return False
-            self._prepared = Kept(program, program.checked(batch), program.results.arrays(), True)
+            self._prepared = step
         return True
+
+    def _step_of(self, batch: Mapping[str, Array], draw: int, frozen: frozenset[int], *, gated: bool) -> Kept:
+        """The program of a step with arguments, those of the update still to be written, and results."""
+        self._step = None
+        self._begin()
+        found, recent = self._repeated, self.engine.recent
+        if found is None or found.program is not recent or not found.fits(batch, frozen, gated):
+            program, given = self._making.step(batch, draw, frozen, gated=gated)
+            shapes = [array.shape for array in batch.values()]
+            more = {name: array for name, array in given.items() if name not in batch}
+            results = KeptResults(program.results.arrays())
+            found = _Repeated(program, [*batch], shapes, more, results, frozen, gated)
+            plain = more.keys() <= {HYPER, WEIGHT} and not self._making.data.decides
+            self._repeated = found if plain else None
+        return Kept(found.program, found.program.checked({**batch, **found.more}), found.results, True)
 
     def run_step(self, hyper: Array) -> Mapping[str, Array] | None:
         """The results of what ``prepare_step`` prepared; nothing ends it before it is complete.

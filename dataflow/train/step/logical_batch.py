@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...execute.execution import Execution
+from ...host.quick_init import quick_init
 from ...ir.types import Array
 from ...model import Model
 from ..data.batch import Batch
@@ -41,6 +42,7 @@ class Forwarded:
     arguments: Mapping[str, Array]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """A micro-batch that runs with its update; ``means`` get its figures."""

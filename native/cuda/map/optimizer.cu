@@ -32,6 +32,7 @@ struct parameter {
 template <int MOST> struct table {
   int32_t count;
   int32_t reserved;
+  const df_fault *fault; /* of the segment: a step behind one changes nothing */
   parameter parameters[MOST];
 };
 static_assert(sizeof(table<FEW>) <= 4096, "a kernel's parameters have 4 KB");
@@ -84,8 +85,9 @@ static __device__ void keep_chunk(const parameter &p, int64_t begin, int64_t end
 
 /* Elements [begin, end) of one parameter, by all threads of a block. */
 template <typename Step>
-static __device__ __forceinline__ void walk_chunk(const parameter &p, int64_t begin, int64_t end) {
-  if (df_step_holds(*p.scale)) {
+static __device__ __forceinline__ void walk_chunk(const parameter &p, const df_fault *fault,
+                                                  int64_t begin, int64_t end) {
+  if (df_step_holds(*p.scale) || (fault && fault->code)) {
     keep_chunk(p, begin, end);
     return;
   }
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(DF_BLOCK) step_many(const __grid_constant__ ta
   const parameter &p = t.parameters[low];
   const int64_t before = low > 0 ? t.parameters[low - 1].end : 0;
   const int64_t begin = (blockIdx.x - before) * CHUNK;
-  walk_chunk<Step>(p, begin, df_min(p.count, begin + CHUNK));
+  walk_chunk<Step>(p, t.fault, begin, df_min(p.count, begin + CHUNK));
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -186,6 +188,7 @@ template <typename Step, int MOST> static df_status launch(const df_call *call, 
   if (t->count == 0)
     return DF_OK;
   const unsigned blocks = df_blocks(t->parameters[t->count - 1].end, 1);
+  t->fault = call->fault;
   const df_status status = DF_LAUNCH(call, (step_many<Step, MOST>), blocks, DF_BLOCK, 0, *t);
   t->count = 0;
   return status;
