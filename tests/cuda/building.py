@@ -31,7 +31,8 @@ def standin_library():
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
     includes = build.include_flags(build.INCLUDE, build.NATIVE, build.CUDA, HERE / "standin")
     small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
-    small_tables = ("-DDF_SQUARED_FEW=2", "-DDF_SQUARED_MANY=3", "-DDF_FUSED_BLOCKS=1", "-DDF_ROW_THREADS=128")
+    small_tables = ("-DDF_SQUARED_FEW=2", "-DDF_SQUARED_MANY=3", "-DDF_FUSED_BLOCKS=1", "-DDF_ROW_THREADS=128",
+                    "-DDF_ATTENTION_NOTED=2")  # fmt: skip
     flags = ("-x", "c++", *small_strips, *small_tables, *includes)
     units = tuple(
         build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")

@@ -168,6 +168,38 @@ def test_lower_precision_is_taken_where_it_is_allowed(case, precision, error, cu
         np.testing.assert_array_equal(array, first[name])
 
 
+@pytest.mark.parametrize(("precision", "error"), [("tf32", 2e-3), ("bf16", 1.5e-2)])
+def test_heads_may_share_keys_and_values_and_operands_may_be_views(precision, error, cuda):
+    """Each matrix is rounded once; several tiles; a batch whose axes have other strides; a scale below 0."""
+    batch, heads, m, n, d, e = 2, 3, 70, 100, 12, 10
+    g = df.GraphBuilder()
+    rows = g.input("q", df.float32, (batch, m, heads, d))
+    kt = g.input("kt", df.float32, (batch, 1, d, n))
+    v = g.input("v", df.float32, (n, e))
+    mask = g.input("mask", df.float32, (heads, 1, n))
+    dy = g.input("dy", df.float32, (batch, heads, m, e))
+    operands = (ops.transpose(rows, perm=(0, 2, 1, 3)), kt, v, mask)
+    y, logsum = g.add(ops.attention, operands, {"scale": -0.3}).outputs
+    found = ops.attention_grad(dy, y, logsum, *operands, scale=-0.3)
+    for name, value in zip(("y", "logsum", "dq", "dk", "dv"), (y, logsum, *found), strict=True):
+        g.output(name, value)
+    graph = g.build()
+    random = np.random.default_rng(8)
+    feeds = {x.name: random.standard_normal(x.type.sizes).astype(np.float32) for x in graph.inputs}
+    session = df.Session(graph, devices=["cuda"], registry=cuda, precision=precision)
+    expected = evaluate(graph, feeds, dtype=np.float64)
+    for name, array in session.run(feeds).items():
+        assert np.abs(array - expected[name]).max() <= error * np.abs(expected[name]).max(), name
+
+
+def test_values_of_any_size_have_a_finite_mean_at_lower_precision(cuda):
+    graph, feeds = attending([(20, 4), (4, 150), (150, 5), (20, 150)])
+    feeds["v"] = np.full((150, 5), 3e38, np.float32)
+    for precision, error in (("tf32", 2e-3), ("bf16", 1.5e-2)):
+        session = df.Session(graph, devices=["cuda"], registry=cuda, precision=precision)
+        np.testing.assert_allclose(session.run(feeds)["y"], 3e38, rtol=error)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("lowest", [-np.inf, np.finfo(np.float32).min, -10000.0])
 def test_tiles_that_a_mask_closes(lowest, precision, cuda):

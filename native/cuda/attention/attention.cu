@@ -226,10 +226,8 @@ static df_status launch(const df_call *call, const df_attention &p, const df_att
 
 static df_status launch_tiles(const df_call *call, const df_attention &p,
                               const df_attention_results &r, const df_attention_summary &known,
-                              const choice &c, int64_t blocks, int32_t precision) {
+                              const choice &c, int64_t blocks) {
   switch (c.tiles) {
-  case TENSOR:
-    return df_attention_tensor_run(call, p, r, known, blocks, precision);
   case MEDIUM:
     return launch<medium>(call, p, r, known, blocks);
   case FEW:
@@ -255,13 +253,15 @@ static df_status run(const df_call *call) {
   int64_t lead[DF_WALK_RANK];
   const int32_t n_lead = lead_of(y->shape, y->rank, transposed, lead);
   const bool masked = call->n_inputs > 3 && in[3]->dtype != DF_NONE;
-  const df_attention p = df_attention_of(
-      {in[0], in[1], in[2], masked ? in[3] : nullptr, nullptr, nullptr}, lead, n_lead,
-      df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
+  const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
+  const df_attention_prepacking operands{
+      {in[0], in[1], in[2], masked ? in[3] : nullptr, nullptr, nullptr}, lead, n_lead, precision};
+  const df_attention p =
+      df_attention_of(operands.operands, lead, n_lead, df_attr_float(call, DF_ATTENTION_SCALE),
+                      df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   const int64_t batch = df_product(lead, 0, n_lead);
   if (batch * p.m == 0)
     return DF_OK;
-  const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
   const choice c = choose(p.m, p.n, p.d, p.e, batch, precision);
   df_attention_results r{};
   r.y = static_cast<float *>(y->data);
@@ -274,27 +274,34 @@ static df_status run(const df_call *call) {
   r.splits = c.splits;
   r.split_keys = c.split_keys;
   r.rows = batch * p.m;
+  for (int64_t keys = 1; keys < c.split_keys; keys *= 2)
+    r.shift += 1.0f;
   char *workspace = static_cast<char *>(call->workspace);
-  df_attention_summary known;
-  const df_status found = df_attention_summarize(call, p, batch, nullptr, workspace, &known);
+  df_attention_summary known{};
+  df_attention_prepacked prepacked{};
+  const df_status found = c.tiles == TENSOR
+                              ? df_attention_prepack(call, p, operands, &workspace, &prepacked)
+                              : df_attention_summarize(call, p, batch, nullptr, workspace, &known);
   if (found)
     return found;
-  if (masked)
+  if (c.tiles != TENSOR && masked)
     workspace += df_attention_summary_bytes(batch, p.m, p.n);
   if (c.splits > 1) {
     r.states = reinterpret_cast<df_attention_state *>(workspace);
     r.partials = reinterpret_cast<float *>(r.states + c.splits * r.rows);
   }
   r.fours = p.e % 4 == 0 && df_is_aligned<4>(r.splits > 1 ? r.partials : r.y);
-  const df_status status =
-      launch_tiles(call, p, r, known, c, r.tiles * batch * c.splits, precision);
+  const int64_t blocks = r.tiles * batch * c.splits;
+  const df_status status = c.tiles == TENSOR
+                               ? df_attention_tensor_run(call, p, prepacked, r, blocks, precision)
+                               : launch_tiles(call, p, r, known, c, blocks);
   if (status || c.splits == 1)
     return status;
   return DF_LAUNCH(call, join_splits, df_blocks(r.rows * df_max(1, p.e), DF_BLOCK), DF_BLOCK, 0, p,
                    r);
 }
 
-/* Workspace for the summary of tiles and the results of splits. */
+/* Workspace for the summary of tiles or prepacked operands, and the results of splits. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *q = node->inputs[0], *v = node->inputs[2], *y = node->outputs[0];
   int64_t lead[DF_WALK_RANK];
@@ -304,7 +311,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const int64_t e = v->shape[v->rank - 1];
   const choice c =
       choose(m, v->shape[v->rank - 2], q->shape[q->rank - 1], e, batch, node->precision);
-  if (node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE)
+  if (c.tiles == TENSOR)
+    out->workspace =
+        df_attention_prepacked_bytes(q, node->inputs[1], v, batch, false, node->precision);
+  else if (node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE)
     out->workspace = df_attention_summary_bytes(batch, m, v->shape[v->rank - 2]);
   if (c.splits > 1)
     out->workspace += c.splits * batch * m * (e + 2) * static_cast<int64_t>(sizeof(float));

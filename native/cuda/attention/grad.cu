@@ -230,34 +230,48 @@ static df_status run(const df_call *call) {
     y = transposed_heads(y, axes[1]);
   }
   const int32_t n_lead = dy.rank - 2;
-  const df_attention p = df_attention_of(
-      {in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y}, dy.shape, n_lead,
-      df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
-  const int64_t batch = df_product(dy.shape, 0, n_lead);
+  const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
   df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
                            df_in<const float>(call, LOGSUM)};
+  const df_attention_prepacking operands{
+      {in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y},
+      dy.shape,
+      n_lead,
+      precision,
+      g.logsum};
+  const df_attention p =
+      df_attention_of(operands.operands, dy.shape, n_lead, df_attr_float(call, DF_ATTENTION_SCALE),
+                      df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   char *workspace = static_cast<char *>(call->workspace);
+  if (df_attention_has_format(precision)) {
+    df_attention_prepacked prepacked{};
+    const df_status status = df_attention_prepack(call, p, operands, &workspace, &prepacked);
+    return status ? status : df_attention_tensor_grad_run(call, prepacked, g, precision);
+  }
+  const int64_t batch = df_product(dy.shape, 0, n_lead);
   const df_status found = df_attention_summarize(call, p, batch, g.logsum, workspace, &g.tiles);
   if (found)
     return found;
   if (masked)
     workspace += df_attention_summary_bytes(batch, p.m, p.n);
   g.delta = reinterpret_cast<float *>(workspace);
-  const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
-  if (df_attention_has_format(precision))
-    return df_attention_tensor_grad_run(call, p, g, batch, precision);
   return df_max(p.d, p.e) > small::HEAD ? launch_both<large>(call, p, g, batch)
                                         : launch_both<small>(call, p, g, batch);
 }
 
-/* Workspace for the summary of tiles and delta. */
+/* Workspace for prepacked operands, or for the summary of tiles and delta. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *logsum = node->inputs[LOGSUM], *v = node->inputs[V];
-  if (node->n_inputs > MASK && node->inputs[MASK]->dtype != DF_NONE)
-    out->workspace =
-        df_attention_summary_bytes(df_product(logsum->shape, 0, logsum->rank - 1),
-                                   logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
-  out->workspace += df_operand_elements(logsum) * static_cast<int64_t>(sizeof(float));
+  const int64_t batch = df_product(logsum->shape, 0, logsum->rank - 1);
+  if (df_attention_has_format(node->precision)) {
+    out->workspace = df_attention_prepacked_bytes(node->inputs[Q], node->inputs[KT], v, batch, true,
+                                                  node->precision);
+  } else {
+    if (node->n_inputs > MASK && node->inputs[MASK]->dtype != DF_NONE)
+      out->workspace =
+          df_attention_summary_bytes(batch, logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
+    out->workspace += df_operand_elements(logsum) * static_cast<int64_t>(sizeof(float));
+  }
   out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
   return DF_OK;
 }

@@ -42,16 +42,21 @@ struct df_attention_summary {
     return found;
   }
 
+  /* The same for one tile. */
+  __device__ __forceinline__ float2 mask_tile(int64_t matrix, int32_t i, int32_t j) const {
+    return mask[(matrix * mask_down + (mask_down > 1 ? i : 0)) * mask_across +
+                (mask_across > 1 ? j : 0)];
+  }
+
   /* The smallest and largest element of mask number |matrix| in rows and keys [begin, end). */
   __device__ __forceinline__ float2 mask_of(int64_t matrix, int32_t row, int32_t row_end,
                                             int32_t key, int32_t key_end) const {
     float2 found = make_float2(INFINITY, -INFINITY);
     for (int32_t i = row / DF_ATTENTION_SIDE; i * DF_ATTENTION_SIDE < row_end; i++)
       for (int32_t j = key / DF_ATTENTION_SIDE; j * DF_ATTENTION_SIDE < key_end; j++) {
-        const int64_t at = (matrix * mask_down + (mask_down > 1 ? i : 0)) * mask_across +
-                           (mask_across > 1 ? j : 0);
-        found.x = DF_MINIMUM(found.x, mask[at].x);
-        found.y = DF_MAXIMUM(found.y, mask[at].y);
+        const float2 tile = mask_tile(matrix, i, j);
+        found.x = DF_MINIMUM(found.x, tile.x);
+        found.y = DF_MAXIMUM(found.y, tile.y);
       }
     return found;
   }

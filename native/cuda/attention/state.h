@@ -82,6 +82,7 @@ struct df_attention_results {
   int64_t rows;                      /* of all batch entries */
   float *partials;                   /* per split y contiguous; null for one split */
   df_attention_state *states;        /* per split and row */
+  float shift;                       /* 2^shift is at least the number of a split's keys */
 
   /* What block |index| has. */
   struct task {
@@ -101,7 +102,9 @@ struct df_attention_results {
   }
 
   __device__ __forceinline__ float *row_of_y(int64_t entry, int64_t row) const {
-    return y + entry / heads * y_entry + entry % heads * y_head + row * y_row;
+    const uint32_t at = static_cast<uint32_t>(entry); /* entries have a block each */
+    const uint32_t group = at / static_cast<uint32_t>(heads);
+    return y + group * y_entry + (at - group * static_cast<uint32_t>(heads)) * y_head + row * y_row;
   }
 
   /* Ends row |row| of a task, with |first| in one of its threads: notes its state or the logarithm

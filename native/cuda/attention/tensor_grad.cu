@@ -1,31 +1,33 @@
-/* attention/tensor_grad.cu: the gradient of attention on tensor cores, see attention/grad.cu.
- * Operands of the five products are rounded once, when their tiles are written to shared memory,
- * the weights and their gradients when they become words; all else is float32. */
+/* attention/tensor_grad.cu: the gradients of attention on tensor cores, see attention/grad.cu.
+ * Operands of products are rounded by attention/prepack.cu, weights when they become words; all
+ * else is float32. One launch has the blocks of both kernels, those of keys first: they have four
+ * of the seven products. */
 #include "attention/fragments.h"
-#include "attention/mask.h"
+#include "attention/prepack.h"
 #include "attention/tensor.h"
 
-enum { ROWS = DF_FRAGMENT_TILE_ROWS };
+enum { ROWS = DF_FRAGMENT_TILE_ROWS, NOTED = DF_ATTENTION_NOTED };
+enum : uint8_t { CLOSED, OPEN, ADDS }; /* what a mask does to a tile */
 
 /* The number format, what each head is padded to, and the rows of a tile of those that a block
- * passes over: few, so that more blocks run and one computes while another one waits. */
+ * passes over. */
 template <typename F_, int HEAD_> struct tiles {
   typedef F_ F;
-  static constexpr int HEAD = HEAD_, PASSING = 32;
-  static constexpr int RESIDENT = HEAD == 64 ? 3 : 2; /* blocks that a multiprocessor shall hold */
-  static constexpr int ACROSS = PASSING / DF_FRAGMENT_COLUMNS;
-  static constexpr int COLUMNS = HEAD / DF_FRAGMENT_COLUMNS;
+  static constexpr int HEAD = HEAD_, WIDTH = HEAD / F::PER_WORD;
+  static constexpr int PASSING = WIDTH > 64 ? 16 : WIDTH > 32 ? 32 : 64;
+  static constexpr int RESIDENT = WIDTH == 32 ? 3 : WIDTH == 64 ? 2 : 1; /* blocks */
+  static constexpr int ACROSS = PASSING / DF_FRAGMENT_COLUMNS, COLUMNS = HEAD / DF_FRAGMENT_COLUMNS;
   typedef df_fragment_tile<F, ROWS, HEAD> own;
   typedef df_fragment_tile<F, PASSING, HEAD> passing;
-  static constexpr int TILES = 2 * (own::ROW_WORDS + passing::ROW_WORDS + passing::COLUMN_WORDS);
-  template <bool KEYS>
-  using mask_tile = df_attention_mask_tile<KEYS ? PASSING : ROWS, KEYS ? ROWS : PASSING>;
+  static constexpr int STAGE = 2 * passing::WORDS + 2 * PASSING; /* with a float2 per row */
+  static constexpr int WORDS = 2 * own::WORDS + 2 * STAGE;
 };
 
 /* Rows of a result of |width| columns, as far as there are |rows|. */
 template <int COLUMNS>
 static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[COLUMNS][4],
-                                                int32_t first, int32_t rows, int32_t width) {
+                                                float scale, int32_t first, int32_t rows,
+                                                int32_t width) {
   const bool pairs = width % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -35,7 +37,7 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[C
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
       const int column = j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2;
-      const float *result = &sums[j][half * 2];
+      const float result[2] = {sums[j][half * 2] * scale, sums[j][half * 2 + 1] * scale};
       float *at = to + row * width + column;
       if (pairs && column < width)
         *reinterpret_cast<float2 *>(at) = make_float2(result[0], result[1]);
@@ -47,149 +49,211 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[C
   }
 }
 
-/* As attend_grad: a block per tile of keys (KEYS) or of queries of a batch entry. */
-template <typename T, bool KEYS>
-__global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
-    attend_grad_by_fragments(const __grid_constant__ df_attention p,
-                             const __grid_constant__ df_attention_gradients g) {
-  typedef typename T::F F;
-  typedef typename T::passing tile;
-  DF_SHARED(uint32_t, own); /* q and dy, or k and v, of the tile */
-  uint32_t *own_2 = own + T::own::ROW_WORDS, *passing = own_2 + T::own::ROW_WORDS;
-  uint32_t *passing_2 = passing + tile::ROW_WORDS, *columns_of = passing_2 + tile::ROW_WORDS;
-  uint32_t *columns_of_2 = columns_of + tile::COLUMN_WORDS;
-  if (tile::SAME) {
-    columns_of = passing;
-    columns_of_2 = passing_2;
+/* What a mask does to the tiles that a block passes over, of queries (KEYS) or of keys; what is
+ * known of the next NOTED lies in shared memory. */
+template <bool KEYS> struct passing {
+  const df_attention_prepacked &a;
+  uint8_t *noted;
+  int64_t entry;
+  int32_t own, columns, from, until; /* the block's tile; all columns, those that were looked up */
+
+  __device__ __forceinline__ void note(int32_t first) {
+    constexpr float FINITE = 1e38f; /* for sums of so many products */
+    const df_attention_summary &known = a.known;
+    df_attention_matrix in[DF_ATTENTION_OPERANDS];
+    const int64_t number = a.p.entry(entry, in);
+    const auto tile_of = [&](int operand) { return a.tile_of(in[operand], operand); };
+    from = first;
+    until = first + NOTED * int{DF_ATTENTION_SIDE};
+    for (int i = static_cast<int>(threadIdx.x); i < NOTED; i += DF_FRAGMENT_THREADS) {
+      const int32_t other = first / DF_ATTENTION_SIDE + i;
+      if (other * DF_ATTENTION_SIDE >= columns)
+        return;
+      const int32_t query = KEYS ? other : own, key = KEYS ? own : other;
+      const float2 range = known.mask_tile(number, query, key);
+      const int64_t row = tile_of(DF_ATTENTION_DY) + query;
+      const float most_dy = known.most[DF_ATTENTION_DY][row] * static_cast<float>(a.p.e);
+      const float bound =
+          df_attention_bound(a.p, known.most[DF_ATTENTION_Q][tile_of(DF_ATTENTION_Q) + query],
+                             known.most[DF_ATTENTION_K][tile_of(DF_ATTENTION_K) + key]);
+      const bool closed =
+          range.y < 0.0f &&
+          most_dy * known.most[DF_ATTENTION_V][tile_of(DF_ATTENTION_V) + key] < FINITE &&
+          known.most[DF_ATTENTION_Y][row] < FINITE &&
+          df_attention_is_below(range.y, bound, known.least[row]);
+      noted[i] = closed ? CLOSED : df_attention_is_open(range) ? OPEN : ADDS;
+    }
   }
+
+  __device__ __forceinline__ uint8_t found(int32_t column) const {
+    return noted[(column - from) / DF_ATTENTION_SIDE];
+  }
+
+  /* The first of the tiles of STEP columns from |column| on that is not closed. */
+  template <int STEP> __device__ __forceinline__ int32_t next(int32_t column) {
+    for (; a.known.used && column < columns; column += STEP) {
+      if (column >= until) {
+        __syncthreads();
+        note(column);
+        __syncthreads();
+      }
+      if (found(column) != CLOSED)
+        break;
+    }
+    return column;
+  }
+};
+
+/* Tile |tile| of keys (KEYS) or of queries of a batch entry. */
+template <typename T, bool KEYS>
+static __device__ __forceinline__ void
+gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, int64_t entry,
+             int32_t own_tile, uint32_t *own, uint8_t *noted) {
+  typedef typename T::passing tile;
+  constexpr float LOG2_E = 1.4426950408889634f;
+  const df_attention &p = a.p;
+  uint32_t *own_2 = own + T::own::WORDS, *stages = own_2 + T::own::WORDS;
   const int warp = static_cast<int>(threadIdx.x) / DF_WARP * DF_FRAGMENT_ROWS;
   const int group = df_fragment_group(), pair = df_fragment_in_group() * 2;
-  const int32_t rows = KEYS ? p.n : p.m, columns = KEYS ? p.m : p.n;
-  const uint32_t blocks = static_cast<uint32_t>((rows + ROWS - 1) / ROWS);
-  const int64_t entry = blockIdx.x / blocks;
-  const int32_t first = static_cast<int32_t>(blockIdx.x % blocks) * ROWS;
-  const float *logsum = g.logsum + entry * p.m;
-  float *delta = g.delta + entry * p.m;
+  const int32_t rows = KEYS ? p.n : p.m, columns = KEYS ? p.m : p.n, first = own_tile * ROWS;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  const int64_t number = p.entry(entry, in);
-  const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
-  const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
-  const df_attention_matrix &y = in[DF_ATTENTION_Y], &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
-  typedef typename T::template mask_tile<KEYS> mask_tile;
-  float *added_to = reinterpret_cast<float *>(own + T::TILES); /* a tile of the mask */
-  const int d = df_fragment_words<F>(p.d), e = df_fragment_words<F>(p.e);
-
-  df_fragment_load<F, ROWS, T::HEAD>(own, nullptr, KEYS ? k : q, first, rows);
-  df_fragment_load<F, ROWS, T::HEAD>(own_2, nullptr, KEYS ? v : dy, first, rows);
-  float row_sum[2] = {}, row_delta[2] = {}; /* of queries */
-  if constexpr (!KEYS) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const int32_t row = first + warp + half * 8 + group;
-      if (row < rows) {
-        for (int c = df_fragment_in_group(); c < p.e; c += 4)
-          row_delta[half] = fmaf(dy.at[row * dy.row + c * dy.column],
-                                 y.at[row * y.row + c * y.column], row_delta[half]);
-        row_sum[half] = logsum[row];
-      }
-      row_delta[half] = df_fragment_join(row_delta[half], df_add{});
-      if (row < rows && pair == 0)
-        delta[row] = row_delta[half];
-    }
+  p.entry(entry, in);
+  df_attention_matrix mask = in[DF_ATTENTION_MASK];
+  const float2 *queries =
+      a.queries + a.tile_of(in[DF_ATTENTION_DY], DF_ATTENTION_DY) * DF_ATTENTION_SIDE;
+  const float *left = in[KEYS ? DF_ATTENTION_K : DF_ATTENTION_Q].at;
+  const float *left_2 = in[KEYS ? DF_ATTENTION_V : DF_ATTENTION_DY].at;
+  const float *right = in[KEYS ? DF_ATTENTION_Q : DF_ATTENTION_K].at;
+  const float *right_2 = in[KEYS ? DF_ATTENTION_DY : DF_ATTENTION_V].at;
+  if (KEYS) { /* the transpose */
+    mask.row = in[DF_ATTENTION_MASK].column;
+    mask.column = in[DF_ATTENTION_MASK].row;
   }
+
+  T::own::load(own, left + static_cast<int64_t>(first) * T::WIDTH);
+  T::own::load(own_2, left_2 + static_cast<int64_t>(first) * T::WIDTH);
+  const auto load = [&](int stage, int32_t from) {
+    uint32_t *to = stages + stage * T::STAGE;
+    tile::load(to, right + static_cast<int64_t>(from) * T::WIDTH);
+    tile::load(to + tile::WORDS, right_2 + static_cast<int64_t>(from) * T::WIDTH);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (KEYS && thread < T::PASSING / 2)
+      df_async_four(reinterpret_cast<float *>(to + 2 * tile::WORDS) + thread * 4,
+                    reinterpret_cast<const float *>(queries + from) + thread * 4, true);
+  };
+  passing<KEYS> over{a, noted, entry, own_tile, columns, 0, 0};
+  float2 row_of[2] = {}; /* logsum and delta of queries */
+  if constexpr (!KEYS)
+    for (int half = 0; half < 2; half++)
+      row_of[half] = queries[first + warp + half * 8 + group];
 
   float sums[T::COLUMNS][4] = {}, sums_2[KEYS ? T::COLUMNS : 1][4] = {};
-  for (int32_t from = 0; from < columns; from += T::PASSING) {
-    bool adds = masked;
-    if (g.tiles.used) {
-      const int32_t query = KEYS ? from : first, key = KEYS ? first : from;
-      const int32_t query_end =
-          static_cast<int32_t>(df_min(p.m, query + (KEYS ? int{T::PASSING} : int{ROWS})));
-      const int32_t key_end =
-          static_cast<int32_t>(df_min(p.n, key + (KEYS ? int{ROWS} : int{T::PASSING})));
-      const float2 range = g.tiles.mask_of(number, query, query_end, key, key_end);
-      adds = !df_attention_is_open(range);
-      if (range.y < 0.0f && g.is_closed(p, entry, range.y, query, query_end, key, key_end))
-        continue;
-    }
-    df_fragment_load<F, T::PASSING, T::HEAD>(passing, columns_of, KEYS ? q : k, from, columns);
-    df_fragment_load<F, T::PASSING, T::HEAD>(passing_2, KEYS ? columns_of_2 : nullptr,
-                                             KEYS ? dy : v, from, columns);
-    if (adds)
-      mask_tile::load(added_to, mask, KEYS ? from : first, p.m, KEYS ? first : from, p.n);
-    df_async_wait();
-    __syncthreads();
-    float s[T::ACROSS][4] = {}, ds[T::ACROSS][4] = {};
-    df_fragment_rows<F, tile::ROW_PITCH>(s, own + warp * tile::ROW_PITCH, passing, d);
-    df_fragment_rows<F, tile::ROW_PITCH>(ds, own_2 + warp * tile::ROW_PITCH, passing_2, e);
-    const bool edge = first + ROWS > rows || from + T::PASSING > columns;
+  df_fragment_left<typename T::own, false> lefts(own + warp * tile::PITCH);
+  df_fragment_left<typename T::own, false> lefts_2(own_2 + warp * tile::PITCH);
+  int stage = 1;
+  int32_t from = -1; /* the tile that is there; none at first */
+  for (bool adds = false;;) {
+    const int32_t following = over.template next<T::PASSING>(from < 0 ? 0 : from + T::PASSING);
+    if (following < columns)
+      load(stage ^ 1, following);
+    if (from >= 0) {
+      const uint32_t *b_tile = stages + stage * T::STAGE, *b_tile_2 = b_tile + tile::WORDS;
+      const float4 *of_queries = reinterpret_cast<const float4 *>(b_tile_2 + tile::WORDS);
+      const bool edge = first + ROWS > rows || from + T::PASSING > columns;
+      float s[T::ACROSS][4] = {}, ds[T::ACROSS][4] = {};
+      df_fragment_rows(s, lefts, b_tile);
+      df_fragment_rows(ds, lefts_2, b_tile_2);
+      const int32_t row = first + warp + group, column = from + pair;
+      if (adds)
+        df_fragment_add(s, mask, !KEYS && mask.fours, row, rows, column, columns);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const int row = warp + half * 8 + group;
+      for (int j = 0; j < T::ACROSS; j++) {
+        float4 two = {}; /* queries */
+        if constexpr (KEYS)
+          two = of_queries[pair / 2 + j * DF_FRAGMENT_COLUMNS / 2];
 #pragma unroll
-      for (int j = 0; j < T::ACROSS; j++)
-#pragma unroll
-        for (int f = 0; f < 2; f++) {
-          const int column = j * DF_FRAGMENT_COLUMNS + pair + f;
-          const int query = KEYS ? column : row, key = KEYS ? row : column;
-          const bool there = !edge || (first + row < rows && from + column < columns);
-          const float added = adds ? added_to[query * mask_tile::PITCH + key] : 0.0f;
-          const float base = !KEYS ? row_sum[half] : there ? logsum[from + column] : 0.0f;
-          const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
-          float &weight = s[j][half * 2 + f], &error = ds[j][half * 2 + f];
-          weight = there ? __expf(fmaf(weight, p.scale, added) - base) : 0.0f;
+        for (int c = 0; c < 4; c++) {
+          const float base = !KEYS ? row_of[c / 2].x : c % 2 ? two.z : two.x;
+          const float mean = !KEYS ? row_of[c / 2].y : c % 2 ? two.w : two.y;
+          float &weight = s[j][c], &error = ds[j][c];
+          weight = df_fragment_exp2((weight - base) * LOG2_E);
           if (p.safe)
             weight = fmaxf(weight, 0.0f); /* which leaves a NaN out */
-          error = there ? weight * (error - mean) * p.scale : 0.0f;
+          error = weight * (error - mean);
         }
+      }
+      if (edge) {
+#pragma unroll
+        for (int j = 0; j < T::ACROSS; j++)
+#pragma unroll
+          for (int c = 0; c < 4; c++)
+            if (row + c / 2 * 8 >= rows || column + j * DF_FRAGMENT_COLUMNS + c % 2 >= columns)
+              s[j][c] = ds[j][c] = 0.0f;
+      }
+      if constexpr (KEYS)
+        df_fragment_columns<tile>(sums_2, s, b_tile_2);
+      df_fragment_columns<tile>(sums, ds, b_tile);
     }
-    if constexpr (KEYS)
-      df_fragment_columns<F, tile::COLUMN_PITCH>(sums_2, s, columns_of_2);
-    df_fragment_columns<F, tile::COLUMN_PITCH>(sums, ds, columns_of);
+    df_async_wait();
     __syncthreads();
+    if (following >= columns)
+      break;
+    adds = a.known.used ? over.found(following) == ADDS : mask.at != nullptr;
+    stage ^= 1;
+    from = following;
   }
-  put_rows(KEYS ? g.dk + entry * p.n * p.d : g.dq + entry * p.m * p.d, sums, first + warp, rows,
-           p.d);
-  if constexpr (KEYS)
-    put_rows(g.dv + entry * p.n * p.e, sums_2, first + warp, rows, p.e);
+  if constexpr (KEYS) { /* q has the scale in it */
+    put_rows(g.dk + entry * p.n * p.d, sums, 1.0f, first + warp, rows, p.d);
+    put_rows(g.dv + entry * p.n * p.e, sums_2, 1.0f, first + warp, rows, p.e);
+  } else {
+    put_rows(g.dq + entry * p.m * p.d, sums, a.scale, first + warp, rows, p.d);
+  }
+}
+
+/* Blocks of keys first, and of both those which a causal mask leaves the most. */
+template <typename T>
+__global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
+    attend_grad_by_fragments(const __grid_constant__ df_attention_prepacked a,
+                             const __grid_constant__ df_attention_gradients g) {
+  DF_SHARED(uint32_t, own);
+  DF_SHARED_ARRAY(uint8_t, noted, [NOTED]);
+  const int32_t down = (a.p.m + ROWS - 1) / ROWS, across = (a.p.n + ROWS - 1) / ROWS;
+  const uint32_t of_keys = static_cast<uint32_t>(across) * a.batch;
+  int32_t tile;
+  if (blockIdx.x < of_keys) {
+    const int64_t entry = a.entry_of(blockIdx.x, static_cast<uint32_t>(across), &tile);
+    gradients_of<T, true>(a, g, entry, tile, own, noted);
+  } else {
+    const int64_t entry = a.entry_of(blockIdx.x - of_keys, static_cast<uint32_t>(down), &tile);
+    gradients_of<T, false>(a, g, entry, down - 1 - tile, own, noted);
+  }
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-template <typename T, bool KEYS>
-static df_status launch(const df_call *call, const df_attention &p, const df_attention_gradients &g,
-                        int64_t batch) {
-  constexpr int BYTES =
-      (T::TILES + T::template mask_tile<KEYS>::FLOATS) * static_cast<int>(sizeof(uint32_t));
-  const int64_t blocks = df_divide_up(KEYS ? p.n : p.m, ROWS) * batch;
+template <typename T>
+static df_status launch(const df_call *call, const df_attention_prepacked &a,
+                        const df_attention_gradients &g) {
+  constexpr int BYTES = T::WORDS * static_cast<int>(sizeof(uint32_t));
+  const int64_t blocks = (df_divide_up(a.p.n, ROWS) + df_divide_up(a.p.m, ROWS)) * int64_t(a.batch);
   if (blocks == 0)
     return DF_OK;
-  const df_status status =
-      df_attention_allow(call, attend_grad_by_fragments<T, KEYS>, blocks, BYTES);
+  const df_status status = df_attention_allow(call, attend_grad_by_fragments<T>, blocks, BYTES);
   if (status)
     return status;
-  return DF_LAUNCH(call, (attend_grad_by_fragments<T, KEYS>), static_cast<unsigned>(blocks),
-                   DF_FRAGMENT_THREADS, BYTES, p, g);
-}
-
-template <typename T>
-static df_status launch_both(const df_call *call, const df_attention &p,
-                             const df_attention_gradients &g, int64_t batch) {
-  const df_status status = launch<T, false>(call, p, g, batch);
-  return status ? status : launch<T, true>(call, p, g, batch);
+  return DF_LAUNCH(call, (attend_grad_by_fragments<T>), static_cast<unsigned>(blocks),
+                   DF_FRAGMENT_THREADS, BYTES, a, g);
 }
 
 template <typename F>
-static df_status launch_format(const df_call *call, const df_attention &p,
-                               const df_attention_gradients &g, int64_t batch) {
-  return df_max(p.d, p.e) > 64 ? launch_both<tiles<F, 128>>(call, p, g, batch)
-                               : launch_both<tiles<F, 64>>(call, p, g, batch);
+static df_status launch_format(const df_call *call, const df_attention_prepacked &a,
+                               const df_attention_gradients &g) {
+  return df_max(a.p.d, a.p.e) > 64 ? launch<tiles<F, 128>>(call, a, g)
+                                   : launch<tiles<F, 64>>(call, a, g);
 }
 
-df_status df_attention_tensor_grad_run(const df_call *call, const df_attention &p,
-                                       const df_attention_gradients &g, int64_t batch,
-                                       int32_t precision) {
-  return precision == DF_BF16 ? launch_format<df_bf16>(call, p, g, batch)
-                              : launch_format<df_tf32>(call, p, g, batch);
+df_status df_attention_tensor_grad_run(const df_call *call, const df_attention_prepacked &a,
+                                       const df_attention_gradients &g, int32_t precision) {
+  return precision == DF_BF16 ? launch_format<df_bf16>(call, a, g)
+                              : launch_format<df_tf32>(call, a, g);
 }

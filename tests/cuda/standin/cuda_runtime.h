@@ -172,6 +172,8 @@ static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)
 /* What kernels have as assembler: c (16, 8) += a (16, 8 per_word) b, with |per_word| numbers in a
  * word, one TF32 or two bfloat16; and what becomes of floats for it. */
 void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int per_word);
+/* ldmatrix.x4 of 16-bit elements: matrix i has the rows that lanes 8 i to 8 i + 7 point to. */
+void standin_ldmatrix(unsigned (&to)[4], const unsigned *row, bool transposed);
 static inline unsigned standin_tf32(float x) { /* ties away from zero */
   const unsigned bits = __float_as_uint(x);
   return x != x ? 0x7fffffffu : (bits + 0x1000u) & 0xffffe000u;

@@ -1,6 +1,7 @@
 /* tensor.cpp: the instructions of tensor cores, a warp at a time. Operands are read as a card reads
  * them; sums are exact but for one rounding of each result, where a card rounds more often. */
 #include "cuda_runtime.h"
+#include "standin.h"
 
 namespace {
 
@@ -32,6 +33,25 @@ void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1
         sum += element(warp[row * 4 + k % 4].a[i / 2 + k / 4 * 2], e, per_word) *
                element(warp[column * 4 + k % 4].b[k / 4], e, per_word);
     c[i] = (float)sum;
+  }
+  __syncwarp();
+}
+
+void standin_ldmatrix(unsigned (&to)[4], const unsigned *row, bool transposed) {
+  static const unsigned *rows[1024 / 32][32];
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const unsigned *(&warp)[32] = rows[thread / 32];
+  const int lane = standin_lane(), g = lane / 4, t = lane % 4;
+  if (reinterpret_cast<uintptr_t>(row) % 16)
+    die("ldmatrix of a row that isn't aligned to 16 bytes", "");
+  warp[lane] = row;
+  __syncwarp();
+  for (int i = 0; i < 4; i++) {
+    const auto element = [&](int r, int c) {
+      return warp[i * 8 + r][c / 2] >> c % 2 * 16 & 0xffffu;
+    };
+    to[i] = transposed ? element(2 * t + 1, g) << 16 | element(2 * t, g)
+                       : element(g, 2 * t + 1) << 16 | element(g, 2 * t);
   }
   __syncwarp();
 }
