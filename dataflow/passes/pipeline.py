@@ -25,6 +25,7 @@ from .product_factors import move_product_factors
 from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
+from .rounding.classes import pad_classes
 from .rounding.products import round_products
 from .squares import multiply_squares
 from .training.addends import add_to_gradients
@@ -132,6 +133,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
+    Pass("pad_classes", "fuse", lambda graph, at: pad_classes(graph, at.targets) if at.rounds else graph),
     Pass(
         "round_products",
         "fuse",

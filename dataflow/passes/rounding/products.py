@@ -45,6 +45,23 @@ def round_products(graph: Graph, targets: Targets, mutable: Collection[str]) -> 
     return _Rounding(graph, targets, mutable).result()
 
 
+def with_rounded_operands(node: Node, targets: Targets) -> Node | None:
+    """A product with operands of bfloat16 in place of its own, or None where that doesn't pay or nothing computes it.
+
+    A device has to have a kernel that names such operands: the reference takes any, and is exact.
+    """
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if node.op not in _PRODUCTS or not _pays(node) or (bias is not None and bias.type.rank != 1):
+        return None
+    operands = [None if v is None else _as_bfloat16(v, v.name) for v in node.inputs[:2]]
+    relu: Mapping[str, Attribute] = MappingProxyType(matmul_rounded.complete({"relu": _PRODUCTS[node.op]}))
+    made = dataclasses.replace(node, op=matmul_rounded, inputs=(*operands, *node.inputs[2:]), attributes=relu)
+    device = targets.taker(made, node)
+    kernels = () if device is None else targets.kernels[device][made.op.name]
+    named = any(kernel.input_spec(0).dtypes is not None and kernel.refuses(made) is None for kernel in kernels)
+    return made if named else None
+
+
 class _Rounding:
     """What is known of the graph, and what is new.
 
@@ -83,28 +100,12 @@ class _Rounding:
 
     def product(self, node: Node) -> Node | None:
         """The product with rounded operands, or None where it stays as it is."""
-        if node.op not in _PRODUCTS or not _pays(node) or not self.is_even(node):
-            return None
-        operands = [None if v is None else _as_bfloat16(v, v.name) for v in node.inputs[:2]]
-        relu: Mapping[str, Attribute] = MappingProxyType(matmul_rounded.complete({"relu": _PRODUCTS[node.op]}))
-        made = dataclasses.replace(node, op=matmul_rounded, inputs=(*operands, *node.inputs[2:]), attributes=relu)
-        if not self.fits(node) or not self.is_taken(made, node):
+        made = with_rounded_operands(node, self.targets) if node.op in _PRODUCTS and self.is_even(node) else None
+        if made is None:
             return None
         index = self.position[node]
         inputs = (*(None if v is None else self.operand(v, index) for v in node.inputs[:2]), *node.inputs[2:])
         return dataclasses.replace(made, inputs=inputs)
-
-    def is_taken(self, made: Node, node: Node) -> bool:
-        """Whether the node's device has a kernel that names such operands: the reference takes any, and is exact."""
-        device = self.targets.taker(made, node)
-        kernels = () if device is None else self.targets.kernels[device][made.op.name]
-        return any(kernel.input_spec(0).dtypes is not None and kernel.refuses(made) is None for kernel in kernels)
-
-    @staticmethod
-    def fits(node: Node) -> bool:
-        """Whether the bias lies along the result's last axis alone."""
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        return bias is None or bias.type.rank == 1
 
     def is_even(self, node: Node) -> bool:
         """Whether rows of operands and result are multiples of 16 bytes."""
