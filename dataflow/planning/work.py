@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from ..ir.graph import Node
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
+from ..ir.types import bfloat16, float16
 from ..ir.value import Value
 
 # A call of a kernel takes as long as moving so many bytes: those of its operands, those that its operations take
 # and those of the call itself. Of measured steps on a CPU with AVX-512 (415 Gflop/s of products, 40 GB/s of
 # elementwise kernels) and of an H100's data sheet (67 Tflop/s, 3.35 TB/s): ten to twenty operations per byte.
 FLOPS_PER_BYTE = 10
+HALVES_FLOPS_PER_BYTE = 200  # of products of 16 bits, by an H100's tensor cores (600 of 989 Tflop/s were measured)
 CALL = 10_000
 BUS = 50  # bytes of a card's memory that are moved in the time of one over the bus to it
 ALIGNMENT = 64
@@ -210,4 +212,5 @@ def _cost(item: LoweredItem) -> int:
         return CALL + moved * BUS
     results = [s.type.elements for s in outputs if s is not None]
     flops = item.node.op.cost(item.node) if item.node.op.cost is not None else sum(results)
-    return CALL + moved + flops // FLOPS_PER_BYTE
+    halves = len(inputs) > 1 and all(s is not None and s.type.dtype in (bfloat16, float16) for s in inputs[:2])
+    return CALL + moved + flops // (HALVES_FLOPS_PER_BYTE if halves else FLOPS_PER_BYTE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dataflow as df
@@ -98,3 +99,27 @@ def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
         if named:
             list(check_device("cuda", registry=standin_registry, complete=False, variants=(variant,)))
     assert not {name for name in named if not standin.was_launched(name)}
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("columns", [12, 7, 1300])
+def test_kernels_round_what_only_products_of_16_bits_read(approximate, columns, cuda):
+    """The bits are those of a cast behind them."""
+    g = df.GraphBuilder()
+    x, dy = g.input("x", df.float32, (70, columns)), g.input("dy", df.float32, (70, columns))
+    slope, sums = g.add(df.ops.gelu_grad_sums, (dy, x), {"approximate": approximate}).outputs
+    g.output("y", df.ops.cast(df.ops.gelu(x, approximate=approximate), to=df.bfloat16))
+    g.output("dx", df.ops.cast(slope, to=df.bfloat16))
+    g.output("sums", sums)
+    g.output("norm", df.ops.cast(g.add(df.ops.layer_norm, (x,), {"axis": 1}).outputs[0], to=df.bfloat16))
+    labels, loss = g.input("labels", df.int64, (70,)), g.input("loss", df.float32, (70,))
+    how = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
+    g.output("dlogits", df.ops.cast(df.ops.softmax_cross_entropy_grad(loss, x, labels, loss, **how), to=df.bfloat16))
+    model, random = df.Model(g.build()), np.random.default_rng(3)
+    feeds = {name: random.standard_normal((70, columns)).astype(np.float32) for name in ("x", "dy")}
+    feeds |= {"labels": random.integers(0, columns, 70), "loss": random.standard_normal(70).astype(np.float32)}
+    rounding, casting = (df.Session(model, devices=["cuda"], registry=cuda, fuse=fuse) for fuse in (True, False))
+    assert not [node for node in rounding.placement(feeds) if (node.kernel or "").startswith("cast")]
+    expected = casting.run(feeds)
+    for name, array in rounding.run(feeds).items():
+        assert array.tobytes() == expected[name].tobytes()

@@ -2,6 +2,7 @@
 #include "map/map.h"
 #include "map/vmath.h"
 
+#include "kernels/half.h"
 #include "kernels/unary.h" /* by the functions of map/vmath.h */
 
 enum { NONE = INT32_MAX }; /* no attribute: reads as zero */
@@ -56,10 +57,18 @@ struct gelu_fn {
 struct gelu_tanh_fn {
   __device__ float operator()(float x) const { return df_gelu_tanh(x); }
 };
+/* The same, rounded for products that read bfloat16. */
+template <typename F> struct rounded_fn {
+  F f;
+  __device__ uint16_t operator()(float x) const { return df_to_bfloat(f(x)); }
+};
+template <typename F> static df_status gelu_by(const df_call *call, F f) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? df_map<uint16_t, float>(call, rounded_fn<F>{f})
+                                                : df_map<float, float>(call, f);
+}
 static df_status gelu_f32_run(const df_call *call) {
-  if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh"))
-    return df_map<float, float>(call, gelu_tanh_fn{});
-  return df_map<float, float>(call, gelu_fn{});
+  return df_attr_is(call, DF_GELU_APPROXIMATE, "tanh") ? gelu_by(call, gelu_tanh_fn{})
+                                                       : gelu_by(call, gelu_fn{});
 }
 
 /* ---- Tests and bits ------------------------------------------------------------------------- */
@@ -103,7 +112,7 @@ static const df_kernel records[] = {
     DF_UNARY_F32(RECORD_F32)
     SAME(sin, f32) SAME(cos, f32)
     F32_PARAMETER_OPS(RECORD_PARAMETER)
-    SAME(gelu, f32)
+    RECORD(gelu, f32, "f32|bf16", "0<0", gelu_f32_run)
     DF_UNARY_F64(RECORD_F64)
     DF_UNARY_INT(RECORD_I32)
     DF_UNARY_INT(RECORD_I64)

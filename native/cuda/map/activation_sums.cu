@@ -7,6 +7,7 @@
  * double. Each operand is read once. */
 #include "reduce/partials.h"
 
+#include "map/stored.h"
 #include "map/vmath.h"
 
 #include "kernels/unary.h" /* by the functions of map/vmath.h */
@@ -25,8 +26,8 @@ struct columns {
 
 static inline int64_t bands_of(const columns &c) { return df_divide_up(c.rows, c.band); }
 
-template <int V, bool TANH>
-static __device__ __forceinline__ void grad_band(float *dx, float *partials, const float *dy,
+template <int V, bool TANH, typename T>
+static __device__ __forceinline__ void grad_band(T *dx, float *partials, const float *dy,
                                                  const float *x, const columns &c,
                                                  float (&shared)[VECTOR][DF_BLOCK]) {
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
@@ -54,9 +55,9 @@ static __device__ __forceinline__ void grad_band(float *dx, float *partials, con
         sum[k] += slope[k];
       }
       if constexpr (V == VECTOR)
-        *reinterpret_cast<float4 *>(dx + at) = float4{slope[0], slope[1], slope[2], slope[3]};
+        df_store_four(dx + at, slope);
       else
-        dx[at] = slope[0];
+        df_store(dx + at, slope[0]);
     }
 #pragma unroll
   for (int k = 0; k < V; k++)
@@ -73,10 +74,9 @@ static __device__ __forceinline__ void grad_band(float *dx, float *partials, con
   }
 }
 
-template <bool TANH>
+template <bool TANH, typename T>
 __global__ void __launch_bounds__(DF_BLOCK)
-    grad_and_sum(float *dx, float *partials, const float *dy, const float *x, columns c,
-                 int vector) {
+    grad_and_sum(T *dx, float *partials, const float *dy, const float *x, columns c, int vector) {
   DF_SHARED_ARRAY(float, shared, [VECTOR][DF_BLOCK]);
   if (vector)
     grad_band<VECTOR, TANH>(dx, partials, dy, x, c, shared);
@@ -94,10 +94,11 @@ static columns columns_of(const int64_t *shape, int32_t rank) {
   return c;
 }
 
-static df_status run(const df_call *call) {
+template <typename T> static df_status run_to(const df_call *call) {
   const df_tensor *x = call->inputs[1];
   const columns c = columns_of(x->shape, x->rank);
-  float *dx = df_out<float>(call, 0), *partials = static_cast<float *>(call->workspace);
+  T *dx = df_out<T>(call, 0);
+  float *partials = static_cast<float *>(call->workspace);
   const float *dy = df_in<const float>(call, 0), *from = df_in<const float>(call, 1);
   if (c.count == 0)
     return DF_OK;
@@ -110,9 +111,9 @@ static df_status run(const df_call *call) {
                   static_cast<unsigned>(bands_of(c)));
   if (c.rows > 0) {
     const df_status status = df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")
-                                 ? DF_LAUNCH(call, (grad_and_sum<true>), grid, DF_BLOCK, 0, dx,
+                                 ? DF_LAUNCH(call, (grad_and_sum<true, T>), grid, DF_BLOCK, 0, dx,
                                              partials, dy, from, c, int{even})
-                                 : DF_LAUNCH(call, (grad_and_sum<false>), grid, DF_BLOCK, 0, dx,
+                                 : DF_LAUNCH(call, (grad_and_sum<false, T>), grid, DF_BLOCK, 0, dx,
                                              partials, dy, from, c, int{even});
     if (status)
       return status;
@@ -121,13 +122,17 @@ static df_status run(const df_call *call) {
                           bands_of(c));
 }
 
+static df_status run(const df_call *call) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? run_to<uint16_t>(call) : run_to<float>(call);
+}
+
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const columns c = columns_of(node->inputs[1]->shape, node->inputs[1]->rank);
   out->workspace = bands_of(c) * c.count * static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
 
-static const df_kernel records[] = {DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32->f32,f32",
+static const df_kernel records[] = {DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32->f32|bf16,f32",
                                                    "0<0,0<1", .prepare = prepare, .run = run,
                                                    .capturable = 1)};
 DF_CUDA_FAMILY(activation_sums, records);

@@ -9,7 +9,8 @@
 #include "norm/moments.h"
 
 struct row_norm {
-  float *y, *mean, *inverse; /* mean and inverse may be null */
+  void *y;               /* float or bfloat16 */
+  float *mean, *inverse; /* may be null */
   const float *x, *scale, *bias;
   float2 *states; /* of splits: mean, sum of squares about it */
   double epsilon;
@@ -29,8 +30,8 @@ static __device__ __forceinline__ void join_moments(df_moments *m, double *doubl
 }
 
 /* x^ scale + bias from |base| on. */
-template <bool VECTOR = false, int HELD>
-static __device__ __forceinline__ void put_norm(const row_norm &s, float (&x)[HELD], float *y,
+template <bool VECTOR = false, int HELD, typename T>
+static __device__ __forceinline__ void put_norm(const row_norm &s, float (&x)[HELD], T *y,
                                                 float mean, float inverse, const df_rows &plan,
                                                 int64_t base, int64_t end, int lane) {
   const int left = df_row_left<HELD>(plan, base, end);
@@ -68,6 +69,7 @@ static __device__ __forceinline__ float put_moments(const row_norm &s, const df_
   return inverse;
 }
 
+template <typename T>
 __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows plan, int what) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   DF_SHARED_ARRAY(double, double_scratch, [DF_WARP]);
@@ -99,12 +101,12 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held)
       df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
-    put_norm(s, x, s.y + origin, m.mean, inverse, plan, base, at.end, at.lane);
+    put_norm(s, x, static_cast<T *>(s.y) + origin, m.mean, inverse, plan, base, at.end, at.lane);
   }
 }
 
 /* Rows that groups hold by vectors, see df_rows_are_held. */
-template <int HELD>
+template <int HELD, typename T>
 __global__ void __launch_bounds__(df_rows_block(HELD), HELD < DF_HELD_MOST ? HELD / DF_HELD : 2)
     norm_rows_held(row_norm s, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(df_rows_block(HELD), HELD < DF_HELD_MOST ? HEL
   m.add(x, df_held_count<true, HELD>(plan, at.lane, static_cast<int>(at.end)), s.center);
   join_moments(&m, double_scratch, scratch, plan, plan.n);
   const float inverse = put_moments(s, m, plan, at);
-  put_norm<true>(s, x, s.y + origin, m.mean, inverse, plan, 0, at.end, at.lane);
+  put_norm<true>(s, x, static_cast<T *>(s.y) + origin, m.mean, inverse, plan, 0, at.end, at.lane);
 }
 
 static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *) {
@@ -129,11 +131,11 @@ static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *)
   return DF_OK;
 }
 
-static df_status norm_run(const df_call *call) {
+template <typename T> static df_status norm_to(const df_call *call) {
   const df_tensor *x = call->inputs[0];
   const df_norm_extent e = df_norm_extent_of(call, x->shape, x->rank);
   row_norm s{};
-  s.y = df_out<float>(call, 0);
+  s.y = df_out<T>(call, 0);
   s.mean = df_out<float>(call, 1);
   s.inverse = df_out<float>(call, 2);
   if (e.rows * e.n == 0) {
@@ -147,24 +149,28 @@ static df_status norm_run(const df_call *call) {
   s.epsilon = df_attr_float(call, DF_LAYER_NORM_EPSILON);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows plan = df_rows_plan(e.rows, e.n, true);
-  df_rows_vectors(&plan, s.y, s.x, s.scale, s.bias);
+  df_rows_vectors(&plan, static_cast<const float *>(s.y), s.x, s.scale, s.bias);
   const bool held = df_rows_are_held(&plan);
   const dim3 grid = df_rows_grid(plan);
   if (held)
     return df_by_held(plan, [&]<int HELD>() {
-      return DF_LAUNCH(call, norm_rows_held<HELD>, grid, plan.block, 0, s, plan);
+      return DF_LAUNCH(call, (norm_rows_held<HELD, T>), grid, plan.block, 0, s, plan);
     });
   if (plan.splits > 1) {
     const df_status status =
-        DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
+        DF_LAUNCH(call, (norm_rows<T>), grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
-  return DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan,
+  return DF_LAUNCH(call, (norm_rows<T>), grid, plan.block, 0, s, plan,
                    plan.splits > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_COMPLETE});
 }
 
+static df_status norm_run(const df_call *call) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? norm_to<uint16_t>(call) : norm_to<float>(call);
+}
+
 static const df_kernel records[] = {
-    DF_CUDA_KERNEL("layer_norm", "f32", "f32,f32?,f32?->f32,f32?,f32?", "0<0",
+    DF_CUDA_KERNEL("layer_norm", "f32", "f32,f32?,f32?->f32|bf16,f32?,f32?", "0<0",
                    .prepare = norm_prepare, .run = norm_run, .capturable = 1)};
 DF_CUDA_FAMILY(layer_norm, records);

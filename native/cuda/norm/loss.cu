@@ -8,6 +8,7 @@
  * if it were ignored. The logits are read once, and dx written once.
  */
 #include "map/map.h"
+#include "map/stored.h"
 #include "norm/softmax.h"
 
 /* Labels of either type. */
@@ -163,7 +164,7 @@ static df_status forward_run(const df_call *call) {
 /* ---- Gradient: an element of dx from one of x and the numbers of its row -------------------- */
 
 struct gradient {
-  float *dx; /* may be x */
+  void *dx; /* float, may be x; or bfloat16 */
   const float *dloss, *x, *lse;
   labels labels_;
   int64_t inner, count;
@@ -203,39 +204,37 @@ struct row_gradient {
   }
 };
 
-__global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
+template <typename T> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (i < g.count)
-    g.dx[i] = row_gradient(g, i)(g, g.x[i], 0);
+    df_store(static_cast<T *>(g.dx) + i, row_gradient(g, i)(g, g.x[i], 0));
 }
 
 /* Four elements at a time, classes side by side; where a row ends among them each by itself. */
-__global__ void __launch_bounds__(DF_BLOCK) loss_gradient_fours(gradient g) {
+template <typename T> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient_fours(gradient g) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x) * 4;
   if (i >= g.count)
     return;
+  T *dx = static_cast<T *>(g.dx);
   const row_gradient first(g, i);
   if (first.c + 4 > g.labels_.classes) {
     for (int64_t k = i; k < df_min(i + 4, g.count); k++)
-      g.dx[k] = row_gradient(g, k)(g, g.x[k], 0);
+      df_store(dx + k, row_gradient(g, k)(g, g.x[k], 0));
     return;
   }
-  float4 v = *reinterpret_cast<const float4 *>(g.x + i);
-  v.x = first(g, v.x, 0);
-  v.y = first(g, v.y, 1);
-  v.z = first(g, v.z, 2);
-  v.w = first(g, v.w, 3);
-  *reinterpret_cast<float4 *>(g.dx + i) = v;
+  const float4 x = *reinterpret_cast<const float4 *>(g.x + i);
+  const float v[4] = {first(g, x.x, 0), first(g, x.y, 1), first(g, x.z, 2), first(g, x.w, 3)};
+  df_store_four(dx + i, v);
 }
 
 /* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
-static df_status gradient_run(const df_call *call) {
+template <typename T> static df_status gradient_to(const df_call *call) {
   const shape s = shape_of(call, call->inputs[1]);
   const int64_t count = s.outer * s.classes * s.inner;
   if (count == 0)
     return DF_OK;
   gradient g{};
-  g.dx = df_out<float>(call, 0);
+  g.dx = df_out<T>(call, 0);
   g.dloss = df_in<const float>(call, 0);
   g.x = df_in<const float>(call, 1);
   g.labels_ = labels_of(call, 2, s.classes);
@@ -254,13 +253,19 @@ static df_status gradient_run(const df_call *call) {
   g.fault = call->fault;
   g.step = call->step;
   if (s.inner == 1 && df_aligned_16(g.x) && df_aligned_16(g.dx))
-    return DF_LAUNCH(call, loss_gradient_fours, df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, g);
-  return DF_LAUNCH(call, loss_gradient, df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
+    return DF_LAUNCH(call, (loss_gradient_fours<T>), df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0,
+                     g);
+  return DF_LAUNCH(call, (loss_gradient<T>), df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
+}
+
+static df_status gradient_run(const df_call *call) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? gradient_to<uint16_t>(call)
+                                                : gradient_to<float>(call);
 }
 
 static const df_kernel records[] = {
     DF_CUDA_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?", nullptr,
                    .run = forward_run, .capturable = 1),
-    DF_CUDA_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32", "0<1",
+    DF_CUDA_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32|bf16", "0<1",
                    .run = gradient_run, .capturable = 1)};
 DF_CUDA_FAMILY(loss, records);

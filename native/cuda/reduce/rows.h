@@ -9,7 +9,7 @@
  */
 #ifndef DF_CUDA_REDUCE_ROWS_H
 #define DF_CUDA_REDUCE_ROWS_H
-#include "kernels.h"
+#include "map/stored.h"
 
 #ifndef DF_ROW_THREADS
 #define DF_ROW_THREADS (1 << 17) /* that keep a card busy; tests have fewer */
@@ -196,8 +196,8 @@ static __device__ __forceinline__ void df_row_load(float (&v)[HELD], const float
   }
 }
 
-template <bool VECTOR = false, int HELD>
-static __device__ __forceinline__ void df_row_store(float *y, const float (&v)[HELD],
+template <bool VECTOR = false, int HELD, typename T>
+static __device__ __forceinline__ void df_row_store(T *y, const float (&v)[HELD],
                                                     const df_rows &plan, int64_t base, int64_t end,
                                                     int lane) {
   const int left = df_row_left<HELD>(plan, base, end);
@@ -207,7 +207,7 @@ static __device__ __forceinline__ void df_row_store(float *y, const float (&v)[H
     for (int k = 0; k < HELD; k += 4) {
       const int i = df_row_index<VECTOR>(plan, lane, k);
       if (i < left)
-        *reinterpret_cast<float4 *>(y + i) = float4{v[k], v[k + 1], v[k + 2], v[k + 3]};
+        df_store_four(y + i, {v[k], v[k + 1], v[k + 2], v[k + 3]});
     }
     return;
   }
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void df_row_store(float *y, const float (&v)[H
     for (int k = 0; k < HELD; k++) {
       const int i = df_row_index<VECTOR>(plan, lane, k);
       if (i < left)
-        y[i] = v[k];
+        df_store(y + i, v[k]);
     }
   }
 }

@@ -1,0 +1,20 @@
+/* map/stored.h: a float, or four neighbours, stored as they are or rounded to bfloat16: of kernels
+ * whose results products of bfloat16 read. */
+#ifndef DF_CUDA_MAP_STORED_H
+#define DF_CUDA_MAP_STORED_H
+#include "kernels.h"
+#include "kernels/half.h"
+
+static __device__ __forceinline__ void df_store(float *to, float v) { *to = v; }
+static __device__ __forceinline__ void df_store(uint16_t *to, float v) { *to = df_to_bfloat(v); }
+
+/* |to| is a multiple of 4 of its elements. */
+static __device__ __forceinline__ void df_store_four(float *to, const float (&v)[4]) {
+  *reinterpret_cast<float4 *>(to) = float4{v[0], v[1], v[2], v[3]};
+}
+static __device__ __forceinline__ void df_store_four(uint16_t *to, const float (&v)[4]) {
+  *reinterpret_cast<uint2 *>(to) = uint2{df_to_bfloat(v[0]) | uint32_t{df_to_bfloat(v[1])} << 16,
+                                         df_to_bfloat(v[2]) | uint32_t{df_to_bfloat(v[3])} << 16};
+}
+
+#endif
