@@ -30,7 +30,7 @@ class NativeItems:
     """
 
     def __init__(self, items: Sequence[NativeItem]) -> None:
-        self._items = items
+        self._items = _small_first(items)
         self.native = sum(item.native for item in items)
         self._entries = ffi.new("df_command[]", len(items))
         self.refill()
@@ -51,6 +51,17 @@ class NativeItems:
         status = lib.df_run_commands(self._entries, len(self._items), run, self._failed, self._error)
         if status:
             self._items[self._failed[0]].check(status, self._error)
+
+
+def _small_first(items: Sequence[NativeItem]) -> list[NativeItem]:
+    """The items, of uploads in a row the smallest first: the device copies them while the host prepares larger ones."""
+    found: list[NativeItem] = []
+    for item in items:
+        at = len(found)
+        while isinstance(item, CopyItem) and at and item.overtakes(found[at - 1]):
+            at -= 1
+        found.insert(at, item)
+    return found
 
 
 class CopyItem:
@@ -79,6 +90,11 @@ class CopyItem:
     ) -> None:
         self._device, self._handle, self._direction = device, handle, direction
         self._memory, self._host, self._size, self._where = memory, host, size, where
+
+    def overtakes(self, other: NativeItem) -> bool:
+        """Whether both go up, and this one is smaller."""
+        up = self._direction == lib.DF_COPY_TO_DEVICE
+        return up and isinstance(other, CopyItem) and other._direction == self._direction and self._size < other._size
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""
