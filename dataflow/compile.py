@@ -52,7 +52,8 @@ def _context(
     placement: Placement, registry: Registry, mutable: Collection[str], precision: Precision = "float32"
 ) -> Context:
     targets = targets_of(placement.pins, registry)
-    return Context(mutable, registry.reference_kernels, targets, registry.ops, rounds=precision == "bf16")
+    rounds, reduced = precision == "bf16", precision in ("tf32", "bf16")
+    return Context(mutable, registry.reference_kernels, targets, registry.ops, rounds, reduced)
 
 
 def lowered_graph(

@@ -16,6 +16,7 @@ from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from .infer import alike, builder_for, need_number, need_shape, product, same_dtype
 from .reduce import reduce_sum
+from .rules.channels_last import transposed, with_channels_last
 
 _ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
 
@@ -106,11 +107,11 @@ def _gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
 
 def _cost(node: Node) -> int:
     """Two operations per weight and element of the result, also of fused ops, or of dy for the gradients."""
-    if node.op is conv_grad_input:
+    if node.op in (conv_grad_input, conv_last_grad_input):
         dy, weight = node.inputs[:2]
         assert dy is not None and weight is not None
         return 2 * dy.type.elements * int(product(weight.type.shape[1:]))
-    if node.op is conv_grad_weight:
+    if node.op in (conv_grad_weight, conv_last_grad_weight):
         dy = node.inputs[1]
         assert dy is not None
         return 2 * dy.type.elements * int(product(node.attributes["weight_shape"][1:]))
@@ -261,4 +262,62 @@ col2im: Op = Op(
     "reads, summed back",
 )
 
-OPS = (conv, conv_grad_input, conv_grad_weight, col2im)
+# ---- with channels last -------------------------------------------------------------------------------
+
+
+def _last_infer(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    addend: TensorType | None = None,
+    *,
+    relu: bool,
+    **window: Any,
+) -> TensorType:
+    y = with_channels_last(_infer)(x, w, bias, **window)
+    if addend is not None and addend != y:
+        raise InputError(f"conv_last: the addend is {addend}; expected what the convolution gives, {y}")
+    return y
+
+
+def _conv_last(
+    x: Value, w: Value, bias: Value | None = None, addend: Value | None = None, *, relu: bool, **window: Any
+) -> Any:
+    from .activation import relu as rectified
+    from .arithmetic import add
+
+    y = transposed(conv)(x, w, bias, **window)
+    y = y if addend is None else add(y, addend)
+    return rectified(y) if relu else y
+
+
+conv_last: Op = Op(
+    "conv_last",
+    ("x", "w", "bias?", "addend?"),
+    _last_infer,
+    attributes={**_ATTRIBUTES, "relu": False},
+    decompose=_conv_last,
+    cost=_cost,
+    doc="conv with channels last: x (N, spatial..., C), w (O, kernel..., C / groups); the addend is like the result; "
+    "with ``relu`` max(y, 0)",
+)
+conv_last_grad_input: Op = Op(
+    "conv_last_grad_input",
+    ("dy", "w"),
+    with_channels_last(_grad_input_infer, "input_shape"),
+    attributes=conv_grad_input.attributes,
+    decompose=transposed(conv_grad_input, "input_shape"),
+    cost=_cost,
+    doc="conv_grad_input of tensors with channels last, as conv_last has them",
+)
+conv_last_grad_weight: Op = Op(
+    "conv_last_grad_weight",
+    ("x", "dy"),
+    with_channels_last(_grad_weight_infer, "weight_shape"),
+    attributes=conv_grad_weight.attributes,
+    decompose=transposed(conv_grad_weight, "weight_shape"),
+    cost=_cost,
+    doc="conv_grad_weight of tensors with channels last, as conv_last has them",
+)
+
+OPS = (conv, conv_grad_input, conv_grad_weight, col2im, conv_last, conv_last_grad_input, conv_last_grad_weight)

@@ -31,6 +31,7 @@ from .infer import product, scalar_like
 from .linalg import matmul
 from .logic import equal, where
 from .reduce import reduce_max, reduce_min
+from .rules.channels_last import first_perm, last_perm
 from .rules.quantized import (
     add_requantized_infer,
     conv_cost,
@@ -39,8 +40,6 @@ from .rules.quantized import (
     conv_requantized_infer,
     dequantize_infer,
     dynamic_infer,
-    first_perm,
-    last_perm,
     limits,
     matmul_dequantized_infer,
     matmul_integer_infer,

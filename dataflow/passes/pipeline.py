@@ -19,6 +19,7 @@ from .fuse import fuse
 from .fuse_attention import fuse_attention
 from .fuse_elementwise import fuse_elementwise
 from .identities import remove_identities
+from .layout.convolutions import put_convs_last
 from .merged_transpose import transpose_without_merging
 from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
@@ -54,6 +55,7 @@ class Context:
         targets: the devices that may run the graph, with their kernels.
         ops: declarations by name, those of plugins too.
         rounds: whether products are computed from operands rounded to bfloat16.
+        reduced: whether products of float32 may be computed from operands rounded to TF32 or less.
     """
 
     mutable: Collection[str]
@@ -61,6 +63,7 @@ class Context:
     targets: Targets
     ops: Mapping[str, AnyOp]
     rounds: bool = False
+    reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,12 @@ class Pass:
 def _of_floats(at: Context) -> list[AnyOp]:
     """The ops but those that ``use_integers`` has found before constants were folded."""
     return [op for op in at.ops.values() if op.name not in INTEGER_OPS]
+
+
+def _with_channels_last(graph: Graph, at: Context) -> Graph:
+    """The graph with convolutions in the layout of a device's tensor cores, and constant weights in it too."""
+    made = put_convs_last(graph, at.targets) if at.reduced else graph
+    return graph if made is graph else eliminate_dead_code(fold(made, at.reference, at.mutable))
 
 
 PIPELINE: tuple[Pass, ...] = (
@@ -127,6 +136,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse_attention", "fuse", lambda graph, at: fuse_attention(graph, at.targets, at.mutable)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
+    Pass("conv_layout", "fuse", lambda graph, at: _with_channels_last(graph, at)),
     Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
     Pass("squares", "fuse", lambda graph, at: multiply_squares(graph, at.mutable)),
     Pass("addends", "fuse", lambda graph, at: add_to_gradients(graph, at.targets)),

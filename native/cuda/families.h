@@ -15,6 +15,7 @@
   X(conv)                                                                                          \
   X(cublaslt)                                                                                      \
   X(cudnn)                                                                                         \
+  X(cudnn_last)                                                                                    \
   X(dynamic_shape)                                                                                 \
   X(fused_elementwise)                                                                             \
   X(fused_elementwise_sums)                                                                        \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dataflow.plugin import col2im_elements
@@ -66,9 +68,37 @@ def _col2im(attributes: Attributes, x: Array) -> Array:
     return out[:, :total].reshape(x.shape[0], x.shape[1] // len(elements), *attributes["image"]).astype(x.dtype)
 
 
+def _planar(x: Array) -> Array:
+    return np.moveaxis(x, -1, 1)
+
+
+def _conv_last(
+    attributes: Attributes, x: Array, w: Array, bias: Array | None = None, addend: Array | None = None
+) -> Array:
+    y = np.moveaxis(conv(attributes, _planar(x), _planar(w), bias), 1, -1)
+    y = y if addend is None else y + addend
+    return np.maximum(y, 0) if attributes["relu"] else y
+
+
+def _with_first(attributes: Attributes, shape: str) -> dict[str, Any]:
+    batch, *sizes, channels = attributes[shape]
+    return {**attributes, shape: (batch, channels, *sizes)}
+
+
+def _conv_last_grad_input(attributes: Attributes, dy: Array, w: Array) -> Array:
+    return np.moveaxis(_conv_grad_input(_with_first(attributes, "input_shape"), _planar(dy), _planar(w)), 1, -1)
+
+
+def _conv_last_grad_weight(attributes: Attributes, x: Array, dy: Array) -> Array:
+    return np.moveaxis(_conv_grad_weight(_with_first(attributes, "weight_shape"), _planar(x), _planar(dy)), 1, -1)
+
+
 KERNELS: dict[str, Code] = {
     "conv": conv,
     "conv_grad_input": _conv_grad_input,
     "conv_grad_weight": _conv_grad_weight,
     "col2im": _col2im,
+    "conv_last": _conv_last,
+    "conv_last_grad_input": _conv_last_grad_input,
+    "conv_last_grad_weight": _conv_last_grad_weight,
 }

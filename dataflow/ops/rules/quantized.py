@@ -11,6 +11,7 @@ from ...ir.types import DType, TensorType, float32, int8, int16, int32, uint8, u
 from ..conv import conv
 from ..infer import alike, need, normal_axis, operand, product
 from ..linalg import matmul
+from .channels_last import first_perm, last_perm, permuted
 
 BYTES = (int8, uint8)
 _STORED = (*BYTES, int16, uint16)
@@ -58,20 +59,6 @@ def dynamic_infer(x: TensorType) -> tuple[TensorType, TensorType, TensorType]:
     """Integers, scale and zero point of an array of float32."""
     need(x.dtype == float32, f"dynamic_quantize: x is {x}; expected float32")
     return TensorType(uint8, x.shape), TensorType(float32, ()), TensorType(uint8, ())
-
-
-def last_perm(rank: int) -> tuple[int, ...]:
-    """The permutation of (N, C, spatial...) that puts the channels last."""
-    return (0, *range(2, rank), 1)
-
-
-def first_perm(rank: int) -> tuple[int, ...]:
-    """The permutation of (N, spatial..., C) that puts the channels behind the batch."""
-    return (0, rank - 1, *range(1, rank - 1))
-
-
-def _permuted(x: TensorType, perm: tuple[int, ...]) -> TensorType:
-    return TensorType(x.dtype, tuple(x.shape[axis] for axis in perm))
 
 
 def _check_factors(name: str, *types: tuple[TensorType, TensorType | None]) -> None:
@@ -203,11 +190,11 @@ def conv_requantized_infer(
 ) -> TensorType:
     """Integers of ``conv_requantized``; raises InputError unless scales, bias and window fit."""
     if channels_last:
-        x = _permuted(x, first_perm(x.rank))
+        x = permuted(x, first_perm(x.rank))
     dtype = _check_result("conv_requantized", *types[5:7])
     y = _conv_infer("conv_requantized", dtype, (x, *types), w_axis, window)
     _check_bias("conv_requantized", types[7] if len(types) > 7 else None, y, 1, (float32, int32))
-    return _permuted(y, last_perm(y.rank)) if channels_last else y
+    return permuted(y, last_perm(y.rank)) if channels_last else y
 
 
 def add_requantized_infer(*types: TensorType, relu: bool) -> TensorType:

@@ -19,7 +19,7 @@ from ...ir.value import Value
 from ...ops.pool import max_pool
 from ...ops.quantized import add_requantized, conv_requantized, dequantize, quantize
 from ...ops.reduce import reduce_mean
-from ...ops.rules.quantized import first_perm, last_perm
+from ...ops.rules.channels_last import first_perm, last_perm
 from ...ops.shape import concat, reshape, transpose
 from ..dead_code import eliminate_dead_code
 

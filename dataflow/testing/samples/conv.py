@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,4 +88,40 @@ def _windows() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _convolutions() + _windows()
+def _last(shape: Sequence[int]) -> tuple[int, ...]:
+    return (shape[0], *shape[2:], shape[1])
+
+
+def _channels_last() -> list[Sample]:
+    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+        ((2, 3, 8, 8), (4, 3, 3, 3), {}),
+        ((2, 1, 6, 7), (3, 1, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((1, 4, 7, 6), (6, 2, 3, 3), {"groups": 2, "pads": (1, 1, 1, 1)}),
+        ((2, 16, 5, 5), (32, 16, 1, 1), {"strides": (2, 2)}),
+        ((1, 3, 14, 14), (8, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+        ((2, 5, 6, 6), (7, 5, 3, 3), {"pads": (0, 1, 1, 1)}),
+        ((1, 6, 9, 8), (5, 6, 3, 2), {"dilations": (2, 3), "strides": (1, 2)}),
+        ((0, 3, 5, 5), (2, 3, 3, 3), {}),
+        ((2, 4, 12), (4, 4, 5), {"strides": (2,), "pads": (2, 2)}),
+        ((1, 2, 5, 6, 4), (3, 2, 2, 3, 2), {"pads": (0, 1, 0, 0, 1, 0)}),
+    )
+    rows = []
+    for image, weight, given in cases:
+        n = len(image) - 2
+        window = {"strides": (1,) * n, "pads": (0,) * 2 * n, "dilations": (1,) * n, "groups": 1, **given}
+        g = GraphBuilder()
+        y = ops.conv(g.input("x", float32, image), g.input("w", float32, weight), **window)
+        a, w, dy = x(*_last(image)), x(*_last(weight)), x(*_last(y.type.sizes))
+        some = (0, 1) if image[0] else ()
+        sizes = {"input_shape": _last(image)}, {"weight_shape": _last(weight)}
+        rows.append(Sample(ops.conv_last, (a, w), window, gradient=some))
+        rows.append(Sample(ops.conv_last, (a, w, x(weight[0])), {**window, "relu": True}))
+        rows.append(Sample(ops.conv_last, (a, w, x(weight[0]), dy), window))
+        rows.append(Sample(ops.conv_last, (a, w, None, dy), {**window, "relu": True}))
+        rows.append(Sample(ops.conv_last, (a, w, x(weight[0]), dy), {**window, "relu": True}, gradient=some))
+        rows.append(Sample(ops.conv_last_grad_input, (dy, w), {**sizes[0], **window}, gradient=some))
+        rows.append(Sample(ops.conv_last_grad_weight, (a, dy), {**sizes[1], **window}, gradient=some))
+    return rows
+
+
+SAMPLES: list[Sample] = _convolutions() + _windows() + _channels_last()

@@ -7,9 +7,8 @@
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-/* The attributes strides, pads, dilations and groups begin at |first|. */
-static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
-                    const df_attribute *const *attributes, int32_t count, int32_t first) {
+df_conv df_conv_of(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
+                   const df_attribute *const *attributes, int32_t count, int32_t first) {
   df_conv conv{};
   const int32_t axes = rank - 2;
   const int64_t *strides = df_attribute_ints(attributes, count, first + DF_CONV_STRIDES, nullptr);
@@ -49,7 +48,7 @@ static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, i
 template <typename N>
 static df_conv conv_of(const N *of, const int64_t *x, const int64_t *weight, const int64_t *y,
                        int32_t rank, int32_t first) {
-  return make(x, weight, y, rank, of->attributes, of->n_attributes, first);
+  return df_conv_of(x, weight, y, rank, of->attributes, of->n_attributes, first);
 }
 template <typename N> static df_conv forward_of(const N *of) {
   return conv_of(of, of->inputs[0]->shape, of->inputs[1]->shape, of->outputs[0]->shape,
@@ -92,7 +91,7 @@ const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
 
 /* ---- The end of a convolution --------------------------------------------------------------- */
 
-/* A thread has V elements of one plane. */
+/* A thread has V elements of one plane, or of one position where planes have one element. */
 template <int V>
 __global__ void __launch_bounds__(DF_BLOCK)
     finish_planes(float *out, const float *partials, int32_t splits, int64_t total, int64_t plane,
@@ -111,9 +110,10 @@ __global__ void __launch_bounds__(DF_BLOCK)
                               ? static_cast<uint32_t>(at) / static_cast<uint32_t>(plane) %
                                     static_cast<uint32_t>(channels)
                               : at / plane % channels;
+  const int step = plane == 1; /* channels from element to element */
 #pragma unroll
   for (int e = 0; e < V; e++)
-    v.v[e] = end(v.v[e], channel, 0, at + e);
+    v.v[e] = end(v.v[e], channel + e * step, 0, at + e);
   *reinterpret_cast<df_vector<float, V> *>(out + at) = v;
 }
 
@@ -121,7 +121,8 @@ df_status df_conv_finish(const df_call *call, float *out, const float *partials,
                          int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end) {
   if (total == 0)
     return DF_OK;
-  if (plane % 4 == 0 && df_is_aligned<4>(out) && df_is_aligned<4>(partials))
+  if ((plane == 1 ? channels : plane) % 4 == 0 && df_is_aligned<4>(out) &&
+      df_is_aligned<4>(partials))
     return DF_LAUNCH(call, finish_planes<4>, df_blocks(total, DF_BLOCK * 4), DF_BLOCK, 0, out,
                      partials, splits, total, plane, channels, end);
   return DF_LAUNCH(call, finish_planes<1>, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, out, partials,

@@ -20,6 +20,11 @@ struct df_conv {
   int32_t rank; /* of the images, without batch and channels */
 };
 
+/* The convolution of these shapes; the attributes strides, pads, dilations and groups begin at
+ * |first|. */
+df_conv df_conv_of(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
+                   const df_attribute *const *attributes, int32_t count, int32_t first);
+
 /* The convolution of the op conv and its patterns, of conv_grad_input, of conv_grad_weight. */
 df_conv df_conv_forward(const df_node *node);
 df_conv df_conv_forward(const df_call *call);

@@ -5,12 +5,21 @@
  * computes tiles of the result, of a vector or an element per lane. Where rows end within a tile
  * it has parts of several rows, and each part has a partial sum: that of row r in tile c is number
  * r + c, which no other part has, since of two neighbours at least one differs by one. A second
- * launch adds those of a channel in their order, in double. */
+ * launch adds those of a channel in their order, in double.
+ *
+ * Where rows have one element, as with channels last, a thread's elements are of the same channels
+ * in each chunk, if as many as a chunk has are a multiple of the channels. So a thread keeps its
+ * sums, and a block has one partial sum per channel. */
 #include "fused/chunks.h"
 
 #include <new>
 
-enum { LEAST_INNER = DF_WARP }; /* of shorter rows there would be too many partial sums */
+enum {
+  LEAST_INNER = DF_WARP, /* of shorter rows there would be too many partial sums */
+  COLUMN_BLOCKS = 3 * DF_FUSED_BLOCKS / 2, /* that fill a card four times, as three fit at a time */
+  COLUMN_SHARE = 512, /* channels per chunk of a block: then partial sums are few beside elements */
+  JOINED = 8          /* channels that a block joins */
+};
 
 struct rows {
   int64_t outer, kept, inner;
@@ -59,12 +68,66 @@ __global__ void __launch_bounds__(DF_BLOCK, 3)
   });
 }
 
+<<<<<<< HEAD
 enum { JOIN_BLOCK = 512 };
 
 /* A block per channel; a thread takes some parts of its rows, each of which has at most |most|.
  * Tiles have 1 << |shift| elements. */
 __global__ void __launch_bounds__(JOIN_BLOCK)
     join_sums(float *sums, const float *partials, rows r, int32_t shift, df_divisor most) {
+=======
+__global__ void __launch_bounds__(DF_BLOCK, 3)
+    compute_and_sum_columns(float *out, float *partials, int64_t n, int32_t channels,
+                            const __grid_constant__ df_fused f) {
+  DF_SHARED(float, shared);
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  float sums[DF_FUSED_ELEMENTS] = {};
+  df_fused_chunks(n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
+    df_fused_store(out, n, f, span, v);
+#pragma unroll
+    for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+      sums[e] += span.index(e) < n ? v[e] : 0.0f;
+  });
+  __syncthreads(); /* the operands have been read */
+  const df_fused_span own = f.vector ? df_fused_span{thread * DF_FUSED_VECTOR,
+                                                     threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
+                                     : df_fused_span{thread, threads, n, 1};
+#pragma unroll
+  for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+    shared[own.index(e)] = sums[e];
+  __syncthreads();
+  for (int channel = thread; channel < channels; channel += threads) {
+    float sum = 0.0f;
+    for (int at = channel; at < threads * DF_FUSED_ELEMENTS; at += channels)
+      sum += shared[at];
+    partials[static_cast<int64_t>(blockIdx.x) * channels + channel] = sum;
+  }
+}
+
+/* A block per JOINED channels: each of its rows of threads takes some of the partial sums. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    join_columns(float *sums, const float *partials, int32_t channels, int32_t blocks) {
+  DF_SHARED_ARRAY(double, scratch, [DF_BLOCK]);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int channel = static_cast<int>(blockIdx.x) * JOINED + thread % JOINED;
+  double total = 0.0;
+  if (channel < channels)
+#pragma unroll 8
+    for (int block = thread / JOINED; block < blocks; block += int{DF_BLOCK} / JOINED)
+      total += static_cast<double>(partials[static_cast<int64_t>(block) * channels + channel]);
+  scratch[thread] = total;
+  __syncthreads();
+  if (thread >= JOINED || channel >= channels)
+    return;
+  for (int row = 1; row < int{DF_BLOCK} / JOINED; row++)
+    total += scratch[row * JOINED + thread];
+  sums[channel] = static_cast<float>(total);
+}
+
+/* A block per channel: a warp takes rows of it, a lane parts of a row. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    join_sums(float *sums, const float *partials, rows r, int32_t tile) {
+>>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
   DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   double total = 0.0;
 #pragma unroll 4
@@ -88,21 +151,75 @@ template <typename N> static rows rows_of(const N *of, const int64_t *shape, int
   return {df_product(shape, 0, axis), shape[axis], df_product(shape, axis + 1, rank)};
 }
 
+/* How many blocks sum up columns, of what size, and the chunks of each. */
+struct columns {
+  unsigned threads;
+  int32_t blocks, chunks;
+};
+
+static columns columns_of(const df_fused_program &p, const rows &r) {
+  columns c;
+  c.threads = df_fused_threads(df_fused_of(p.program, p.single, 0));
+  const int64_t chunk = int64_t{c.threads} * DF_FUSED_ELEMENTS, n = r.outer * r.kept;
+  c.chunks = static_cast<int32_t>(
+      df_max(df_divide_up(n, chunk * COLUMN_BLOCKS), df_max(r.kept / COLUMN_SHARE, 1)));
+  c.blocks = static_cast<int32_t>(df_divide_up(n, chunk * c.chunks));
+  return c;
+}
+
+/* Whether rows have one element, and chunks some of each channel. */
+static bool sums_columns(const df_fused_program &p, const rows &r) {
+  const int64_t chunk = int64_t{columns_of(p, r).threads} * DF_FUSED_ELEMENTS;
+  return r.inner == 1 && r.kept > 0 && chunk % r.kept == 0;
+}
+
+static df_status run_columns(const df_call *call, df_fused *f, const rows &r, float *out,
+                             float *partials) {
+  const columns c = columns_of(*static_cast<const df_fused_program *>(call->state), r);
+  const int64_t n = r.outer * r.kept;
+  const int32_t channels = static_cast<int32_t>(r.kept);
+  const int64_t sums = int64_t{c.threads} * DF_FUSED_ELEMENTS * static_cast<int64_t>(sizeof(float));
+  f->chunks = c.chunks;
+  if (n > 0) {
+    const df_status status =
+        DF_LAUNCH(call, compute_and_sum_columns, df_blocks(c.blocks, 1), c.threads,
+                  static_cast<size_t>(df_max(df_fused_bytes(*f, c.threads), sums)), out, partials,
+                  n, channels, *f);
+    if (status)
+      return status;
+  }
+  return DF_LAUNCH(call, join_columns, df_blocks(channels, JOINED), DF_BLOCK, 0,
+                   df_out<float>(call, 1), static_cast<const float *>(partials), channels,
+                   n > 0 ? c.blocks : 0);
+}
+
 static df_status run(const df_call *call) {
-  df_fused f;
+  df_fused f{};
   const df_tensor *to = call->outputs[0];
   float *out = df_out<float>(call, 0), *partials = static_cast<float *>(call->workspace);
   const rows r = rows_of(call, to->shape, to->rank);
   const int64_t n = df_elements(to);
   if (r.kept == 0)
     return DF_OK;
+<<<<<<< HEAD
   int32_t shift = 5; /* a vector or an element per lane of a tile */
+=======
+  int32_t tile = DF_WARP;
+  if (n == 0 && r.inner == 1)
+    return run_columns(call, &f, r, out, partials);
+>>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
   if (n > 0) {
     df_status status = df_fused_bind(&f, call, *static_cast<const df_fused_program *>(call->state),
                                      to->shape, to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
     if (status)
       return status;
+<<<<<<< HEAD
     shift += f.vector ? 2 : 0;
+=======
+    if (r.inner == 1)
+      return run_columns(call, &f, r, out, partials);
+    tile = f.vector ? DF_WARP * int{DF_FUSED_VECTOR} : int{DF_WARP};
+>>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
     const unsigned threads = df_fused_threads(f), blocks = df_fused_blocks(&f, n, threads);
     status =
         DF_LAUNCH(call, compute_and_sum, blocks, threads,
@@ -123,7 +240,8 @@ static const char *accepts(const df_node *node) {
   if (reason)
     return reason;
   const df_operand *y = node->outputs[0];
-  if (rows_of(node, y->shape, y->rank).inner < LEAST_INNER)
+  const rows r = rows_of(node, y->shape, y->rank);
+  if (r.inner < LEAST_INNER && !sums_columns(program, r))
     return "sums of fewer than 32 neighbours are not supported";
   return df_fused_bytes(df_fused_of(program.program, program.single, 0), DF_WARP) > DF_FUSED_SHARED
              ? "too many values are read by later steps"
@@ -138,8 +256,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   out->state = state;
   const df_operand *y = node->outputs[0];
   const rows r = rows_of(node, y->shape, y->rank);
-  out->workspace = (r.outer * r.kept + df_divide_up(r.outer * r.kept * r.inner, DF_WARP)) *
-                   static_cast<int64_t>(sizeof(float));
+  const int64_t sums = r.inner == 1
+                           ? columns_of(*state, r).blocks * r.kept
+                           : r.outer * r.kept + df_divide_up(r.outer * r.kept * r.inner, DF_WARP);
+  out->workspace = sums * static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
 

@@ -14,6 +14,7 @@ typedef struct context *handle;
 typedef struct tensor_content *tensor;
 typedef struct filter_content *filter;
 typedef struct convolution_content *convolution;
+typedef struct activation_content *activation;
 
 /* What the library says of an algorithm, for all three kinds of convolution. */
 struct candidate {
@@ -26,10 +27,13 @@ struct candidate {
 
 enum { SUCCESS = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
 enum { DATA_FLOAT = 0 };
-enum { TENSOR_NCHW = 0 };
+enum { TENSOR_NCHW = 0, TENSOR_NHWC = 1 };
 enum { CROSS_CORRELATION = 1 };
 enum { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, TENSOR_OP_MATH_ALLOW_CONVERSION = 2, FMA_MATH = 3 };
 enum { NON_DETERMINISTIC = 0, DETERMINISTIC = 1 };
+enum { ACTIVATION_RELU = 1, ACTIVATION_IDENTITY = 5 };
+enum { PROPAGATE_NAN = 1 };
+enum { FORWARD_PRECOMPUTED_GEMM = 1 };
 enum { FORWARD_WINOGRAD_NONFUSED = 7, GRADIENT_WINOGRAD_NONFUSED = 5 }; /* of both gradients */
 
 /* X(result, name, arguments); a tensor, a filter, a convolution are read only. */
@@ -68,6 +72,13 @@ enum { FORWARD_WINOGRAD_NONFUSED = 7, GRADIENT_WINOGRAD_NONFUSED = 5 }; /* of bo
   X(int, cudnnConvolutionForward,                                                                  \
     (handle, const void *alpha, tensor, const void *x, filter, const void *w, convolution,         \
      int algo, void *workspace, size_t bytes, const void *beta, tensor, void *y))                  \
+  X(int, cudnnCreateActivationDescriptor, (activation *))                                          \
+  X(int, cudnnDestroyActivationDescriptor, (activation))                                           \
+  X(int, cudnnSetActivationDescriptor, (activation, int mode, int nans, double coefficient))       \
+  X(int, cudnnConvolutionBiasActivationForward,                                                    \
+    (handle, const void *alpha, tensor, const void *x, filter, const void *w, convolution,         \
+     int algo, void *workspace, size_t bytes, const void *beta, tensor, const void *z, tensor,     \
+     const void *bias, activation, tensor, void *y))                                               \
   X(int, cudnnConvolutionBackwardData,                                                             \
     (handle, const void *alpha, filter, const void *w, tensor, const void *dy, convolution,        \
      int algo, void *workspace, size_t bytes, const void *beta, tensor, void *dx))                 \

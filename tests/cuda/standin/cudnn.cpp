@@ -7,6 +7,7 @@
 #include "../../../native/cuda/vendor/cudnn_api.h"
 #include "standin.h"
 
+#include <algorithm>
 #include <vector>
 
 using namespace df_dnn;
@@ -19,11 +20,16 @@ struct context {
 };
 struct tensor_content {
   int rank; /* 0: not set */
-  int sizes[5], strides[5];
+  int sizes[5];
+  int layouts; /* bits: 1 << whether all channels of a position lie together */
 };
 struct filter_content {
   int rank;
   int sizes[5];
+  bool last;
+};
+struct activation_content {
+  int mode; /* 0: not set */
 };
 struct convolution_content {
   int axes; /* 0: not set */
@@ -38,7 +44,7 @@ namespace {
 enum { EXECUTION_FAILED = 5000 };
 /* Numbers of algorithms. The coarse one, in forward and of gradients, errs more than float32 may.
  */
-enum { SCATTERS = 0, CONVERTS = 1, SPACIOUS = 6, PLAIN = 2, COARSE = 7, COARSE_GRADIENT = 5 };
+enum { SCATTERS = 0, CONVERTS = 4, SPACIOUS = 6, PLAIN = 2, COARSE = 7, COARSE_GRADIENT = 5 };
 
 std::set<handle> handles;
 
@@ -54,7 +60,7 @@ bool is_real(handle h) {
 struct shape {
   int batch, groups, channels, filters;
   int in[3], out[3], kernel[3], stride[3], pad[3], dilation[3];
-  bool rounds;
+  bool rounds, last;
 };
 
 /* Success, or what is wrong with the descriptions together. */
@@ -63,7 +69,7 @@ int read_shape(tensor x, filter w, convolution conv, tensor y, shape *out) {
     return BAD_PARAM;
   const int axes = conv->axes;
   if (x->rank != axes + 2 || y->rank != axes + 2 || w->rank != axes + 2 ||
-      x->sizes[0] != y->sizes[0])
+      x->sizes[0] != y->sizes[0] || !(x->layouts & y->layouts & 1 << w->last))
     return BAD_PARAM;
   if (x->sizes[1] != w->sizes[1] * conv->groups || w->sizes[0] % conv->groups ||
       y->sizes[1] != w->sizes[0])
@@ -78,7 +84,8 @@ int read_shape(tensor x, filter w, convolution conv, tensor y, shape *out) {
           {1, 1, 1},
           {0, 0, 0},
           {1, 1, 1},
-          conv->math != FMA_MATH};
+          conv->math != FMA_MATH,
+          w->last};
   for (int i = 0; i < axes; i++) {
     const int axis = 3 - axes + i;
     out->in[axis] = x->sizes[2 + i];
@@ -111,8 +118,13 @@ double rounded(float x, bool rounds) {
   return x;
 }
 
-/* Calls use(image, row of y, place in y, channel of x, place in x, place in w) for every product.
- */
+/* Where element |i| of (images, channels, positions) lies. */
+int64_t located(const shape &s, int64_t i, int64_t channels, int64_t positions) {
+  const int64_t image = i / positions / channels, channel = i / positions % channels;
+  return s.last ? (image * positions + i % positions) * channels + channel : i;
+}
+
+/* Calls use(where in y, where in x, where in w) for every product. */
 template <typename F> void walk(const shape &s, F use) {
   const int64_t in = size_of(s.in), out = size_of(s.out), taps = size_of(s.kernel);
   for (int n = 0; n < s.batch; n++)
@@ -137,9 +149,12 @@ template <typename F> void walk(const shape &s, F use) {
             if (!inside)
               continue;
             const int channel = f / s.filters * s.channels + c;
-            use((static_cast<int64_t>(n) * s.groups * s.filters + f) * out + o,
-                (static_cast<int64_t>(n) * s.groups * s.channels + channel) * in + at,
-                (static_cast<int64_t>(f) * s.channels + c) * taps + t);
+            const int64_t rows = static_cast<int64_t>(s.groups) * s.filters,
+                          planes = static_cast<int64_t>(s.groups) * s.channels;
+            use(located(s, (n * rows + f) * out + o, rows, out),
+                located(s, (n * planes + channel) * in + at, planes, in),
+                located(s, (static_cast<int64_t>(f) * s.channels + c) * taps + t, s.channels,
+                        taps));
           }
 }
 
@@ -153,9 +168,11 @@ int bytes_of(const shape &s, int algo, size_t *out) {
   if (!out)
     return BAD_PARAM;
   if (algo != SCATTERS && algo != CONVERTS && algo != SPACIOUS && algo != PLAIN && algo != COARSE &&
-      algo != COARSE_GRADIENT)
+      algo != COARSE_GRADIENT && algo != FORWARD_PRECOMPUTED_GEMM)
     return NOT_SUPPORTED;
-  *out = algo == SPACIOUS ? static_cast<size_t>(size_of(s.out) + 3) * 16 : 0;
+  *out = algo == SPACIOUS || algo == FORWARD_PRECOMPUTED_GEMM
+             ? static_cast<size_t>(size_of(s.out) + 3) * 16
+             : 0;
   return SUCCESS;
 }
 
@@ -264,15 +281,22 @@ int cudnnDestroyTensorDescriptor(tensor t) {
 int cudnnSetTensorNdDescriptor(tensor t, int type, int rank, const int *sizes, const int *strides) {
   if (!t || type != DATA_FLOAT || rank < 4 || rank > 5)
     return BAD_PARAM;
-  int expected = 1;
-  for (int axis = rank - 1; axis >= 0; axis--) {
-    if (sizes[axis] < 1 || strides[axis] != expected)
-      return BAD_PARAM;
-    expected *= sizes[axis];
-    t->sizes[axis] = sizes[axis];
-    t->strides[axis] = strides[axis];
-  }
   t->rank = rank;
+  t->layouts = 0;
+  std::copy(sizes, sizes + rank, t->sizes);
+  for (const bool last : {false, true}) {
+    int expected = last ? sizes[1] : 1;
+    bool fits = !last || strides[1] == 1;
+    for (int axis = rank - 1; axis >= 0; axis--) {
+      if (last && axis == 1)
+        continue;
+      fits = fits && sizes[axis] >= 1 && strides[axis] == expected;
+      expected *= sizes[axis];
+    }
+    t->layouts |= fits << last;
+  }
+  if (!t->layouts)
+    return BAD_PARAM;
   return SUCCESS;
 }
 
@@ -285,8 +309,10 @@ int cudnnDestroyFilterDescriptor(filter w) {
   return SUCCESS;
 }
 int cudnnSetFilterNdDescriptor(filter w, int type, int format, int rank, const int *sizes) {
-  if (!w || type != DATA_FLOAT || format != TENSOR_NCHW || rank < 4 || rank > 5)
+  if (!w || type != DATA_FLOAT || (format != TENSOR_NCHW && format != TENSOR_NHWC) || rank < 4 ||
+      rank > 5)
     return BAD_PARAM;
+  w->last = format == TENSOR_NHWC;
   for (int axis = 0; axis < rank; axis++) {
     if (sizes[axis] < 1)
       return BAD_PARAM;
@@ -385,6 +411,64 @@ int cudnnConvolutionForward(handle h, const void *alpha, tensor tx, const void *
       sums[static_cast<size_t>(at_y)] +=
           rounded(from[at_x], s.rounds) * rounded(weight[at_w], s.rounds);
     });
+    store(sums, static_cast<float *>(y));
+  });
+  return launched();
+}
+
+int cudnnCreateActivationDescriptor(activation *out) {
+  *out = new activation_content{};
+  return SUCCESS;
+}
+int cudnnDestroyActivationDescriptor(activation a) {
+  delete a;
+  return SUCCESS;
+}
+int cudnnSetActivationDescriptor(activation a, int mode, int nans, double) {
+  if (!a || (mode != ACTIVATION_RELU && mode != ACTIVATION_IDENTITY) || nans != PROPAGATE_NAN)
+    return BAD_PARAM;
+  a->mode = mode;
+  return SUCCESS;
+}
+
+/* There are kernels for two axes with channels last. */
+int cudnnConvolutionBiasActivationForward(handle h, const void *alpha, tensor tx, const void *x,
+                                          filter tw, const void *w, convolution conv, int algo,
+                                          void *workspace, size_t bytes, const void *beta,
+                                          tensor tz, const void *z, tensor tb, const void *bias,
+                                          activation a, tensor ty, void *y) {
+  const float zero = 0.0f;
+  shape s;
+  int status = read_shape(tx, tw, conv, ty, &s);
+  if (!status)
+    status = check_launch(h, s, alpha, &zero, y, x, w, algo, workspace, bytes);
+  if (!status && (!beta || !tz || !tb || !a || !bias || !z || !a->mode || tb->rank != ty->rank ||
+                  tb->sizes[1] != ty->sizes[1] || tb->sizes[0] * tb->sizes[2] * tb->sizes[3] != 1 ||
+                  !std::equal(tz->sizes, tz->sizes + tz->rank, ty->sizes)))
+    status = BAD_PARAM;
+  if (!status && (!s.last || conv->axes != 2 || algo != FORWARD_PRECOMPUTED_GEMM))
+    status = NOT_SUPPORTED;
+  if (status)
+    return status;
+  const float scale = *static_cast<const float *>(beta);
+  const bool rectifies = a->mode == ACTIVATION_RELU;
+  standin_enqueue("cudnnConvolutionBiasActivationForward", 1, 1, 0, h->stream, [=] {
+    spoil(s, algo, workspace);
+    const int64_t channels = static_cast<int64_t>(s.groups) * s.filters;
+    std::vector<double> sums(static_cast<size_t>(size_of(s.out) * s.batch * channels));
+    const float *from = static_cast<const float *>(x), *weight = static_cast<const float *>(w);
+    walk(s, [&](int64_t at_y, int64_t at_x, int64_t at_w) {
+      sums[static_cast<size_t>(at_y)] +=
+          rounded(from[at_x], s.rounds) * rounded(weight[at_w], s.rounds);
+    });
+    for (size_t i = 0; i < sums.size(); i++) {
+      sums[i] +=
+          static_cast<double>(static_cast<const float *>(bias)[static_cast<int64_t>(i) % channels]);
+      if (scale != 0.0f)
+        sums[i] += static_cast<double>(scale * static_cast<const float *>(z)[i]);
+      if (rectifies && sums[i] < 0.0)
+        sums[i] = 0.0;
+    }
     store(sums, static_cast<float *>(y));
   });
   return launched();

@@ -1,0 +1,1 @@
+"""Passes over how values lie in memory."""
