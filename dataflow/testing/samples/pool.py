@@ -62,7 +62,12 @@ def _long() -> list[Sample]:
     """Windows that share their maximum."""
     positions = np.array([[k * 13 % 6400 for k in range(1600)], [k // 5 * 20 for k in range(1600)]], np.int32)
     indices = Operand((1, 2, 40, 40), int32, value=positions.reshape(1, 2, 40, 40))
-    return [Sample(ops.max_pool_grad, (x(1, 2, 40, 40), indices), {"input_shape": (1, 2, 80, 80)})]
+    rows = [Sample(ops.max_pool_grad, (x(1, 2, 40, 40), indices), {"input_shape": (1, 2, 80, 80)})]
+    # Rows of channels as a plane: windows of three positions by two, of one channel.
+    image, out = (2, 1, 20, 23, 32), (2, 1, 10, 12, 32)
+    window = {"kernel": (3, 3, 1), "strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 0)}
+    indices = Operand(out, int32, value=_indices(image, out, window))
+    return [*rows, Sample(ops.max_pool_grad, (x(*out), indices), {"input_shape": image})]
 
 
 SAMPLES: list[Sample] = _pools() + _long()

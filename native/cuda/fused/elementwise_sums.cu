@@ -68,14 +68,6 @@ __global__ void __launch_bounds__(DF_BLOCK, 3)
   });
 }
 
-<<<<<<< HEAD
-enum { JOIN_BLOCK = 512 };
-
-/* A block per channel; a thread takes some parts of its rows, each of which has at most |most|.
- * Tiles have 1 << |shift| elements. */
-__global__ void __launch_bounds__(JOIN_BLOCK)
-    join_sums(float *sums, const float *partials, rows r, int32_t shift, df_divisor most) {
-=======
 __global__ void __launch_bounds__(DF_BLOCK, 3)
     compute_and_sum_columns(float *out, float *partials, int64_t n, int32_t channels,
                             const __grid_constant__ df_fused f) {
@@ -124,10 +116,12 @@ __global__ void __launch_bounds__(DF_BLOCK)
   sums[channel] = static_cast<float>(total);
 }
 
-/* A block per channel: a warp takes rows of it, a lane parts of a row. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    join_sums(float *sums, const float *partials, rows r, int32_t tile) {
->>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
+enum { JOIN_BLOCK = 512 };
+
+/* A block per channel; a thread takes some parts of its rows, each of which has at most |most|.
+ * Tiles have 1 << |shift| elements. */
+__global__ void __launch_bounds__(JOIN_BLOCK)
+    join_sums(float *sums, const float *partials, rows r, int32_t shift, df_divisor most) {
   DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   double total = 0.0;
 #pragma unroll 4
@@ -201,25 +195,17 @@ static df_status run(const df_call *call) {
   const int64_t n = df_elements(to);
   if (r.kept == 0)
     return DF_OK;
-<<<<<<< HEAD
   int32_t shift = 5; /* a vector or an element per lane of a tile */
-=======
-  int32_t tile = DF_WARP;
   if (n == 0 && r.inner == 1)
     return run_columns(call, &f, r, out, partials);
->>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
   if (n > 0) {
     df_status status = df_fused_bind(&f, call, *static_cast<const df_fused_program *>(call->state),
                                      to->shape, to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
     if (status)
       return status;
-<<<<<<< HEAD
-    shift += f.vector ? 2 : 0;
-=======
     if (r.inner == 1)
       return run_columns(call, &f, r, out, partials);
-    tile = f.vector ? DF_WARP * int{DF_FUSED_VECTOR} : int{DF_WARP};
->>>>>>> ce42341 (Convolutions that may round have their channels last on a card, so that cuDNN copies no planes around its kernels)
+    shift += f.vector ? 2 : 0;
     const unsigned threads = df_fused_threads(f), blocks = df_fused_blocks(&f, n, threads);
     status =
         DF_LAUNCH(call, compute_and_sum, blocks, threads,

@@ -5,7 +5,7 @@
  * it, the first one that it has not had yet. So sums have the order of y, whatever the timing, and
  * there is one round where windows don't overlap. A strip is some complete planes or a section of
  * one; to skip what does not concern a section, a launch before finds the least and largest index
- * of each run of outputs.
+ * of each run of outputs, and a block finds the first and the last run that may concern its own.
  */
 #include "map/map.h"
 
@@ -78,10 +78,16 @@ static __device__ __forceinline__ int offer(const job &j, const int32_t *indices
   return again;
 }
 
+/* Whether a run of outputs may name one of |length| elements from |first| on. */
+static __device__ __forceinline__ bool concerns(const int2 &bounds, int64_t first, int length) {
+  return bounds.x < first + length && bounds.y >= first;
+}
+
 __global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
   DF_SHARED_ARRAY(int, had, [STRIP]);
   DF_SHARED_ARRAY(int, next, [STRIP]); /* the last output that was added; the one to add */
   DF_SHARED_ARRAY(int, again, [2]);
+  DF_SHARED_ARRAY(int, scratch, [DF_WARP]);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t plane = blockIdx.x / j.strips * j.planes_each, strip = blockIdx.x % j.strips;
   const int64_t some = df_min(j.planes_each, j.planes - plane);
@@ -101,13 +107,20 @@ __global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
   }
   if (thread < 2)
     again[thread] = 0;
+  int first_run = NONE, last_run = -1;
+  for (int run = thread; j.bounds && run < j.runs; run += DF_BLOCK)
+    if (concerns(j.bounds[plane * j.runs + run], first, length)) {
+      first_run = smaller(first_run, run);
+      last_run = run;
+    }
+  first_run = df_block_join(first_run, int{NONE}, scratch, least{});
+  last_run = df_block_join(last_run, -1, scratch, largest{});
   __syncthreads();
   for (int round = 0;; round ^= 1) {
     int more = 0;
     if (j.bounds) {
-      for (int64_t run = 0; run < j.runs; run++) {
-        const int2 bounds = j.bounds[plane * j.runs + run];
-        if (bounds.x < first + length && bounds.y >= first)
+      for (int64_t run = first_run; run <= last_run; run++) {
+        if (concerns(j.bounds[plane * j.runs + run], first, length))
           more |=
               offer(j, indices, static_cast<int>(run * RUN) + thread,
                     static_cast<int>(df_min(outputs, (run + 1) * RUN)), first, length, had, next);
