@@ -47,6 +47,7 @@ class _Narrow:
         makers: see ``Graph.producers``.
         wanted: values that may be stored.
         stored: those that are, as float32 and in 16 bits.
+        rounded: by value the cast to these 16 bits that the graph has already, before any other reader: for products.
         behind: new nodes by the index of the node that they stand behind.
         read: by value the index of its last reader of a later stage, and what that read.
     """
@@ -63,6 +64,8 @@ class _Narrow:
         exact = {value for node in graph.nodes if node.origin == LOSS for value in node.inputs}
         self.wanted = {value for value in self.depending(mutable) if value not in exact and self.is_large(value)}
         self.stored: dict[Value, tuple[Value, Value]] = {}
+        first = {value: nodes[0] for value, nodes in graph.readers().items()}
+        self.rounded = {value: node for value, node in first.items() if node.op is cast and self.is_kept(node)}
         self.behind: dict[int, list[Node]] = {}
         self.read: dict[Value, tuple[int, Value]] = {}
         for node in graph.nodes:
@@ -104,11 +107,20 @@ class _Narrow:
             return
         if value in self.stored:
             return
-        kept = self.value(f"{value.name}/{self.dtype}", value, self.dtype)
+        known = self.rounded.get(value)
+        found = None if known is None else known.outputs[0]
+        kept = self.value(f"{value.name}/{self.dtype}", value, self.dtype) if found is None else found
         rounded = self.value(f"{value.name}/rounded", value, float32)
         self.stored[value] = rounded, kept
-        nodes = [self.cast_of(maker, value, kept), self.cast_of(maker, kept, rounded)]
-        self.behind[self.position[maker]] = [*self.behind.get(self.position[maker], ()), *nodes]
+        nodes = [self.cast_of(maker, kept, rounded)]
+        if known is None:
+            nodes.insert(0, self.cast_of(maker, value, kept))
+        self.behind.setdefault(self.position[known or maker], []).extend(nodes)
+
+    def is_kept(self, node: Node) -> bool:
+        """Whether a cast gives what later stages may read, where the first stage makes it."""
+        (result,) = node.outputs
+        return result is not None and result.type.dtype == self.dtype and self.stage(self.position[node]) == 0
 
     @staticmethod
     def is_made_again(maker: Node) -> bool:
@@ -122,8 +134,10 @@ class _Narrow:
     def result(self) -> Graph:
         """The graph with all that waits stored."""
         nodes: list[Node] = []
+        kept = {*self.rounded.values()}  # which round what is stored
         for index, node in enumerate(self.graph.nodes):
             inputs = tuple(None if v is None else self.operand(v, index, nodes) for v in node.inputs)
+            inputs = node.inputs if node in kept else inputs
             nodes.append(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
             nodes += self.behind.get(index, ())
         return dataclasses.replace(self.graph, nodes=tuple(nodes))

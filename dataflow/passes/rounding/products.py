@@ -111,8 +111,8 @@ class _Rounding:
         """Whether rows of operands and result are multiples of 16 bytes."""
         result = node.outputs[0]
         assert result is not None
-        operands = [self.base(v).type.shape for v in node.inputs[:2] if v is not None]
-        return result.type.sizes[-1] % 4 == 0 and all(shape and int(shape[-1]) % _LINE == 0 for shape in operands)
+        operands = [self.base(v).type.sizes for v in node.inputs[:2] if v is not None]
+        return result.type.sizes[-1] % 4 == 0 and all(sizes and sizes[-1] % _LINE == 0 for sizes in operands)
 
     def base(self, value: Value) -> Value:
         """What is rounded for a value: of a view that shows all elements of another value, that one."""
