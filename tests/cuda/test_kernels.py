@@ -79,7 +79,7 @@ def test_cuda_takes_what_the_cpu_takes(standin_registry):
 
 
 # Kernels for precisions below float32, in which samples don't run; tests/cuda/test_attention.py compares them.
-BELOW_FLOAT32 = {"attend_by_fragments", "attend_grad_by_fragments"}
+BELOW_FLOAT32 = {"attend_by_fragments", "attend_grad_by_fragments", "prepack"}
 
 
 def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
