@@ -32,25 +32,25 @@ struct passing {
   int32_t noted_from, until; /* keys that were looked up */
   bool adds;                 /* whether the mask does something in the tile that was found */
 
-  __device__ __forceinline__ void note(int32_t key) {
+  /* |in| and |number| are the entry's matrices and mask. */
+  __device__ __forceinline__ void
+  note(int32_t key, const df_attention_matrix (&in)[DF_ATTENTION_OPERANDS], int64_t number) {
     const df_attention_summary &known = a.known;
-    df_attention_matrix in[DF_ATTENTION_OPERANDS];
-    const int64_t number = a.p.entry(entry, in);
-    const auto most = [&](int operand, int32_t tile) {
-      return known.most[operand][a.tile_of(in[operand], operand) + tile];
-    };
+    const int32_t row = first / DF_ATTENTION_SIDE;
+    const float *of_k = known.most[DF_ATTENTION_K] + a.tile_of(in[DF_ATTENTION_K], DF_ATTENTION_K);
+    const float *of_v = known.most[DF_ATTENTION_V] + a.tile_of(in[DF_ATTENTION_V], DF_ATTENTION_V);
+    const float *of_q = known.most[DF_ATTENTION_Q] + a.tile_of(in[DF_ATTENTION_Q], DF_ATTENTION_Q);
     noted_from = key;
     until = key + NOTED * int{DF_ATTENTION_SIDE};
-    const int32_t row = first / DF_ATTENTION_SIDE;
     for (int i = static_cast<int>(threadIdx.x); i < NOTED; i += DF_FRAGMENT_THREADS) {
       const int32_t tile = key / DF_ATTENTION_SIDE + i;
       if (tile * DF_ATTENTION_SIDE >= end)
         return;
+      /* All are read before the first is looked at. */
       const float2 range = known.mask_tile(number, row, tile);
-      const float bound =
-          df_attention_bound(a.p, most(DF_ATTENTION_Q, row), most(DF_ATTENTION_K, tile));
-      const bool finite = most(DF_ATTENTION_V, tile) < INFINITY;
-      noted[i] = make_float2(range.y < 0.0f && finite ? range.y + bound : INFINITY,
+      const float bound = df_attention_bound(a.p, of_q[row], of_k[tile]), most_v = of_v[tile];
+      const int closes = (range.y < 0.0f) & (most_v < INFINITY);
+      noted[i] = make_float2(closes ? range.y + bound : INFINITY,
                              df_attention_is_open(range) ? 0.0f : 1.0f);
     }
   }
@@ -77,8 +77,10 @@ struct passing {
       key = next_noted<KEYS>(key, is_below);
       if (!a.known.used || key >= end || key < until)
         return key;
+      df_attention_matrix in[DF_ATTENTION_OPERANDS];
+      const int64_t number = a.p.entry(entry, in);
       __syncthreads();
-      note(key);
+      note(key, in, number);
       __syncthreads();
     }
   }
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
   task.end = static_cast<int32_t>(df_min(p.n, static_cast<int64_t>(task.begin) + r.split_keys));
   const int32_t first = task.tile * ROWS;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(task.entry, in);
+  const int64_t number = p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
   const float *keys = in[DF_ATTENTION_K].at, *values = in[DF_ATTENTION_V].at;
 
@@ -116,6 +118,10 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
   passing over{a,          noted,      task.entry,
                first,      last,       task.end,
                task.begin, task.begin, p.matrices[DF_ATTENTION_MASK].at != nullptr};
+  if (a.known.used) {
+    over.note(task.begin, in, number);
+    __syncthreads();
+  }
   const auto is_below = [&](float limit) {
     bool below = true;
 #pragma unroll

@@ -57,12 +57,15 @@ template <bool KEYS> struct passing {
   int64_t entry;
   int32_t own, columns, from, until; /* the block's tile; all columns, those that were looked up */
 
-  __device__ __forceinline__ void note(int32_t first) {
+  /* |in| and |number| are the entry's matrices and mask. */
+  __device__ __forceinline__ void
+  note(int32_t first, const df_attention_matrix (&in)[DF_ATTENTION_OPERANDS], int64_t number) {
     constexpr float FINITE = 1e38f; /* for sums of so many products */
     const df_attention_summary &known = a.known;
-    df_attention_matrix in[DF_ATTENTION_OPERANDS];
-    const int64_t number = a.p.entry(entry, in);
-    const auto tile_of = [&](int operand) { return a.tile_of(in[operand], operand); };
+    const int64_t of_q = a.tile_of(in[DF_ATTENTION_Q], DF_ATTENTION_Q);
+    const int64_t of_k = a.tile_of(in[DF_ATTENTION_K], DF_ATTENTION_K);
+    const int64_t of_v = a.tile_of(in[DF_ATTENTION_V], DF_ATTENTION_V);
+    const int64_t of_dy = a.tile_of(in[DF_ATTENTION_DY], DF_ATTENTION_DY);
     from = first;
     until = first + NOTED * int{DF_ATTENTION_SIDE};
     for (int i = static_cast<int>(threadIdx.x); i < NOTED; i += DF_FRAGMENT_THREADS) {
@@ -70,17 +73,17 @@ template <bool KEYS> struct passing {
       if (other * DF_ATTENTION_SIDE >= columns)
         return;
       const int32_t query = KEYS ? other : own, key = KEYS ? own : other;
+      /* All are read before the first is looked at. */
       const float2 range = known.mask_tile(number, query, key);
-      const int64_t row = tile_of(DF_ATTENTION_DY) + query;
+      const int64_t row = of_dy + query;
+      const float most_q = known.most[DF_ATTENTION_Q][of_q + query];
+      const float most_k = known.most[DF_ATTENTION_K][of_k + key];
+      const float most_v = known.most[DF_ATTENTION_V][of_v + key];
       const float most_dy = known.most[DF_ATTENTION_DY][row] * static_cast<float>(a.p.e);
-      const float bound =
-          df_attention_bound(a.p, known.most[DF_ATTENTION_Q][tile_of(DF_ATTENTION_Q) + query],
-                             known.most[DF_ATTENTION_K][tile_of(DF_ATTENTION_K) + key]);
-      const bool closed =
-          range.y < 0.0f &&
-          most_dy * known.most[DF_ATTENTION_V][tile_of(DF_ATTENTION_V) + key] < FINITE &&
-          known.most[DF_ATTENTION_Y][row] < FINITE &&
-          df_attention_is_below(range.y, bound, known.least[row]);
+      const float most_delta = known.most[DF_ATTENTION_Y][row], least = known.least[row];
+      const float bound = df_attention_bound(a.p, most_q, most_k);
+      const int closed = (range.y < 0.0f) & (most_dy * most_v < FINITE) & (most_delta < FINITE) &
+                         df_attention_is_below(range.y, bound, least);
       noted[i] = closed ? CLOSED : df_attention_is_open(range) ? OPEN : ADDS;
     }
   }
@@ -93,8 +96,10 @@ template <bool KEYS> struct passing {
   template <int STEP> __device__ __forceinline__ int32_t next(int32_t column) {
     for (; a.known.used && column < columns; column += STEP) {
       if (column >= until) {
+        df_attention_matrix in[DF_ATTENTION_OPERANDS];
+        const int64_t number = a.p.entry(entry, in);
         __syncthreads();
-        note(column);
+        note(column, in, number);
         __syncthreads();
       }
       if (found(column) != CLOSED)
@@ -117,7 +122,7 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
   const int group = df_fragment_group(), pair = df_fragment_in_group() * 2;
   const int32_t rows = KEYS ? p.n : p.m, columns = KEYS ? p.m : p.n, first = own_tile * ROWS;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(entry, in);
+  const int64_t number = p.entry(entry, in);
   df_attention_matrix mask = in[DF_ATTENTION_MASK];
   const float2 *queries =
       a.queries + a.tile_of(in[DF_ATTENTION_DY], DF_ATTENTION_DY) * DF_ATTENTION_SIDE;
@@ -142,6 +147,10 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
                     reinterpret_cast<const float *>(queries + from) + thread * 4, true);
   };
   passing<KEYS> over{a, noted, entry, own_tile, columns, 0, 0};
+  if (a.known.used) {
+    over.note(0, in, number);
+    __syncthreads();
+  }
   float2 row_of[2] = {}; /* logsum and delta of queries */
   if constexpr (!KEYS)
     for (int half = 0; half < 2; half++)
