@@ -127,6 +127,16 @@ def test_a_step_in_which_a_kernel_notes_a_fault_changes_nothing(name, cuda):
             assert any("optimizer/gate" in plan.outputs for plan in trained.plans().values())
 
 
+@pytest.mark.parametrize("name", ["adamw", "scaled"])
+def test_a_step_of_which_the_host_computes_some_runs_apart(name, cuda, refusing):
+    """Ctrl-C ends what the host computes, and what a kernel notes there isn't known on the card."""
+    with trainer(refusing(1, "cuda", cuda), **FUSED[name]) as trained:
+        for batch in batches(3):
+            trained.step(batch)
+            assert not trained.programs._making.gates.possible
+        assert {segment.device for segment in trained.plans()["step"].segments} == {"cuda", "cpu"}
+
+
 def test_squares_beyond_float32_of_finite_gradients_are_no_error(cuda):
     """Without a norm to clip they aren't needed."""
     batch = batches(1)[0]

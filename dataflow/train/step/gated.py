@@ -93,7 +93,8 @@ class GatedSteps(StepTensors):
             plan = step.program.plan
             if GATE not in plan.outputs:
                 return False
-            segments = () if self._repeated is before else [i for i in plan.items if isinstance(i, Segment)]
+            known = before is not None and self._repeated is before
+            segments = () if known else [item for item in plan.items if isinstance(item, Segment)]
             if len(segments) > 1 or any(segment.device not in plan.asynchronous for segment in segments):
                 # What the host computes can take long, and Ctrl-C ends it; faults are noted by segment.
                 gates.possible = False
