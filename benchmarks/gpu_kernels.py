@@ -61,6 +61,36 @@ def reduced(axes: tuple[int, ...]) -> Chain:
     return build
 
 
+def lost(rows: int, columns: int) -> Chain:
+    """Cross entropies of one value side by side; their sum is small work."""
+    labels = np.arange(rows) % columns
+
+    def build(g: df.GraphBuilder, x: Value, count: int) -> Value:
+        losses = [df.ops.softmax_cross_entropy(x, labels, axis=1) for _ in range(count)]
+        total = losses[0]
+        for one in losses[1:]:
+            total = df.ops.add(total, one)
+        return total
+
+    return build
+
+
+def sloped(rows: int, columns: int) -> Chain:
+    """Gradients of layer norms, each of the one before."""
+    moments, scale = np.ones(rows, np.float32), np.ones(columns, np.float32)
+
+    def build(g: df.GraphBuilder, x: Value, count: int) -> Value:
+        kept = [g.constant(array) for array in (scale, moments, moments)]
+        y = x
+        for _ in range(count):
+            made = g.add(df.ops.layer_norm_grad, (y, x, *kept), {"axis": 1, "epsilon": 1e-5, "center": True})
+            y, dscale, dbias = (value for value in made.outputs if value is not None)
+            y = df.ops.add(y, df.ops.add(dscale, dbias))
+        return y
+
+    return build
+
+
 def stepped(g: df.GraphBuilder, x: Value, count: int) -> Value:
     """Optimizer steps, each of which reads and writes a parameter and two moments."""
     hyper, scale = g.constant(np.array([1e-3, 0.01, 0.1, 0.1], np.float32)), g.constant(np.float32(1))
@@ -133,6 +163,8 @@ def cases(rows: int, columns: int) -> dict[str, tuple[Chain, float]]:
         "reduce columns": (reduced((0,)), 1),
         "softmax": (repeated(lambda x: df.ops.softmax(x, axis=-1)), 2),
         "layer norm": (repeated(normed), 2),
+        "layer norm's gradient, and a row added": (sloped(rows, columns), 5),
+        "cross entropy": (lost(rows, columns), 1),
         "adamw": (stepped, 7),
         **programs(columns),
     }

@@ -70,6 +70,29 @@ def test_a_reduction_joins_with_the_same_bits(cuda, name, shape, axes):
     assert is_one_program(compared(cuda, g.build(), feeds))
 
 
+@pytest.mark.parametrize("shape", [(30, 40), (5, 42), (3, 2500), (2, 90001), (6, 1), (7, 63), (4, 64)])
+def test_a_reduction_of_one_operand_joins_with_the_same_bits(cuda, shape):
+    """A thread computes sixteen elements of it at a time."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, shape)
+    g.output("z", df.ops.reduce_sum(df.ops.mul(df.ops.sub(x, 0.25), x), axes=(1,), keepdims=0))
+    assert is_one_program(compared(cuda, g.build(), {"x": RANDOM.standard_normal(shape).astype(np.float32)}))
+
+
+@pytest.mark.parametrize("shape", [(3,), (16,), (7, 19), (20, 1028), (2, 20011)])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_long_program_of_one_operand_gives_the_same_bits(cuda, shape, begin):
+    """A thread computes sixteen elements of it at a time, by vectors or, from an odd address on, one by one."""
+    g = df.GraphBuilder()
+    count = int(np.prod(shape))
+    x = g.input("x", df.float32, (count + begin,))
+    y = df.ops.reshape(df.ops.slice(x, starts=(begin,), stops=(count + begin,), steps=(1,)), shape=shape)
+    found = df.ops.mul(df.ops.sub(df.ops.tanh(df.ops.mul(df.ops.add(df.ops.mul(y, y), 0.5), y)), y), 0.125)
+    g.output("y", df.ops.maximum(df.ops.erf(found), y))
+    feeds = {"x": RANDOM.standard_normal(count + begin).astype(np.float32)}
+    assert "fused_elementwise" in ops_of(compared(cuda, g.build(), feeds))
+
+
 def test_a_nan_comes_through_a_reduction(cuda):
     g = df.GraphBuilder()
     x = g.input("x", df.float32, (4, 100))

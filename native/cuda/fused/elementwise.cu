@@ -6,6 +6,9 @@
 
 #include <new>
 
+static_assert(int{DF_FUSED_MANY} == int{DF_REDUCE_ROUND} * DF_FUSED_VECTOR,
+              "many elements are a round of vectors");
+
 struct prepared_program {
   df_fused_program of;
   int32_t rank;
@@ -14,11 +17,21 @@ struct prepared_program {
 
 /* ---- A result per element ------------------------------------------------------------------- */
 
+template <int ELEMENTS>
 __global__ void __launch_bounds__(DF_BLOCK, 4)
     compute_program(float *out, int64_t n, const __grid_constant__ df_fused f) {
-  df_fused_chunks(n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
+  df_fused_chunks<ELEMENTS>(n, f, [&](const df_fused_span &span, const float (&v)[ELEMENTS]) {
     df_fused_store(out, n, f, span, v);
   });
+}
+
+/* Each thread does |ELEMENTS| at a time. */
+template <int ELEMENTS>
+static df_status launch_program(const df_call *call, float *out, int64_t n, df_fused *f) {
+  const unsigned threads = df_fused_threads(*f, ELEMENTS);
+  const unsigned blocks = df_fused_blocks(f, n, threads, ELEMENTS);
+  return DF_LAUNCH(call, compute_program<ELEMENTS>, blocks, threads,
+                   static_cast<size_t>(df_fused_bytes(*f, threads, ELEMENTS)), out, n, *f);
 }
 
 static df_status run_program(const df_call *call) {
@@ -33,15 +46,15 @@ static df_status run_program(const df_call *call) {
                     to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
   if (status)
     return status;
-  const unsigned threads = df_fused_threads(f), blocks = df_fused_blocks(&f, n, threads);
-  return DF_LAUNCH(call, compute_program, blocks, threads,
-                   static_cast<size_t>(df_fused_bytes(f, threads)), out, n, f);
+  return df_fused_many(f, DF_FUSED_LONG, DF_FUSED_SHARED)
+             ? launch_program<DF_FUSED_MANY>(call, out, n, &f)
+             : launch_program<DF_FUSED_ELEMENTS>(call, out, n, &f);
 }
 
 /* ---- A reduction at the end ----------------------------------------------------------------- */
 
-/* The rows of what the steps compute, for df_reduce_rows. */
-struct computed {
+/* The rows of what the steps compute, for df_reduce_rows; of vectors many elements are a round. */
+template <int ELEMENTS> struct computed {
   static constexpr int blocks = 3;
   df_fused f;
 
@@ -52,10 +65,11 @@ struct computed {
                                  int lane) const {
     using W = typename Op::W;
     DF_SHARED(float, shared);
-    float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
+    float *own = shared + threadIdx.x * DF_FUSED_VECTOR,
+          *numbers = df_fused_numbers<ELEMENTS>(f, shared);
     const int together = p.vector ? DF_FUSED_VECTOR : 1;
     const int64_t apart = static_cast<int64_t>(p.group) * together, row = output * p.count;
-    const int64_t chunk = DF_FUSED_ELEMENTS / together * apart;
+    const int64_t chunk = ELEMENTS / together * apart;
     df_fused_span span{row + begin + lane * together - chunk, apart, row + end, together};
     df_fused_fetch_numbers(f, numbers);
     const Op op;
@@ -68,28 +82,29 @@ struct computed {
     while (first || span.at < span.end || half) {
       df_fused_span next = span;
       next.at += chunk;
-      df_fused_fetch(f, next, f.slots - shift, own);
+      df_fused_fetch<ELEMENTS>(f, next, f.slots - shift, own);
       __pipeline_commit();
       if (!first) {
         __pipeline_wait_prior(1);
-        float v[DF_FUSED_ELEMENTS] = {};
+        float v[ELEMENTS] = {};
         if (span.at < span.end)
           df_fused_run(f, shift, own, numbers, v);
-        if (span.index(DF_FUSED_ELEMENTS - 1) >= span.end)
+        if (span.index(ELEMENTS - 1) >= span.end)
 #pragma unroll
-          for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+          for (int e = 0; e < ELEMENTS; e++)
             v[e] = span.index(e) < span.end ? v[e] : Op::first;
 #pragma unroll
-        for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
+        for (int e = 0; e < ELEMENTS; e++) {
           few = op(few, v[e]);
-          const bool ends = together == 1 ? e % DF_REDUCE_ROUND == DF_REDUCE_ROUND - 1
-                                          : half && e == DF_FUSED_ELEMENTS - 1;
+          const bool ends = together == 1
+                                ? e % DF_REDUCE_ROUND == DF_REDUCE_ROUND - 1
+                                : (half || ELEMENTS == DF_FUSED_MANY) && e == ELEMENTS - 1;
           if (ends) {
             total = op(total, static_cast<W>(few));
             few = Op::first;
           }
         }
-        half = together != 1 && !half;
+        half = ELEMENTS < DF_FUSED_MANY && together != 1 && !half;
       }
       first = false;
       span = next;
@@ -98,6 +113,9 @@ struct computed {
     return total;
   }
 };
+
+/* Of a block, which joins in some. */
+static constexpr int64_t MOST_SHARED = DF_FUSED_SHARED - DF_WARP * int64_t{sizeof(double)};
 
 static df_reduction reduction_of(const prepared_program &state) {
   int64_t strides[DF_WALK_RANK], axes[DF_WALK_RANK], behind = 1;
@@ -112,18 +130,12 @@ static df_reduction reduction_of(const prepared_program &state) {
   return p;
 }
 
-static df_status run_reduction(const df_call *call) {
-  const prepared_program &state = *static_cast<const prepared_program *>(call->state);
-  computed source{};
-  const df_reduction p = reduction_of(state);
-  if (p.outputs == 0)
-    return DF_OK;
-  const df_status status =
-      df_fused_bind(&source.f, call, state.of, state.shape, state.rank, p.vector != 0);
-  if (status)
-    return status;
-  const size_t shared = static_cast<size_t>(df_fused_bytes(source.f, DF_BLOCK));
-  switch (state.of.program.reduction) {
+template <int ELEMENTS>
+static df_status launch_reduction(const df_call *call, const df_fused &f, const df_reduction &p,
+                                  int32_t op) {
+  const computed<ELEMENTS> source{f};
+  const size_t shared = static_cast<size_t>(df_fused_bytes(f, DF_BLOCK, ELEMENTS));
+  switch (op) {
   case DF_STEP_reduce_max:
     return df_reduce_by_rows<df_max_of<float>>(call, source, shared, p);
   case DF_STEP_reduce_min:
@@ -133,6 +145,21 @@ static df_status run_reduction(const df_call *call) {
   default:
     return df_reduce_by_rows<df_sum_of<float, float, double>>(call, source, shared, p);
   }
+}
+
+static df_status run_reduction(const df_call *call) {
+  const prepared_program &state = *static_cast<const prepared_program *>(call->state);
+  df_fused f;
+  const df_reduction p = reduction_of(state);
+  if (p.outputs == 0)
+    return DF_OK;
+  const df_status status =
+      df_fused_bind(&f, call, state.of, state.shape, state.rank, p.vector != 0);
+  if (status)
+    return status;
+  return df_fused_many(f, 0, MOST_SHARED)
+             ? launch_reduction<DF_FUSED_MANY>(call, f, p, state.of.program.reduction)
+             : launch_reduction<DF_FUSED_ELEMENTS>(call, f, p, state.of.program.reduction);
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -160,8 +187,7 @@ static const char *accepts_reduction(const df_node *node) {
   default:
     return "it doesn't end with a reduction";
   }
-  const int64_t most = DF_FUSED_SHARED - DF_WARP * int64_t{sizeof(double)}; /* it joins in some */
-  return df_fused_bytes(df_fused_of(state.of.program, state.of.single, 0), DF_BLOCK) > most
+  return df_fused_bytes(df_fused_of(state.of.program, state.of.single, 0), DF_BLOCK) > MOST_SHARED
              ? "too many values are read by later steps for a block that reduces"
              : nullptr;
 }

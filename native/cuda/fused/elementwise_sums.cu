@@ -54,18 +54,19 @@ static __device__ __forceinline__ void sum_tile(float *partials, int64_t n, int6
 __global__ void __launch_bounds__(DF_BLOCK, 3)
     compute_and_sum(float *out, float *partials, int64_t n, int64_t inner,
                     const __grid_constant__ df_fused f) {
-  df_fused_chunks(n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
-    df_fused_store(out, n, f, span, v);
-    if (f.vector) {
+  df_fused_chunks<DF_FUSED_ELEMENTS>(
+      n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
+        df_fused_store(out, n, f, span, v);
+        if (f.vector) {
 #pragma unroll
-      for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR)
-        sum_tile<DF_FUSED_VECTOR>(partials, n, inner, span.index(e), v + e);
-    } else {
+          for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR)
+            sum_tile<DF_FUSED_VECTOR>(partials, n, inner, span.index(e), v + e);
+        } else {
 #pragma unroll
-      for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
-        sum_tile<1>(partials, n, inner, span.index(e), v + e);
-    }
-  });
+          for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+            sum_tile<1>(partials, n, inner, span.index(e), v + e);
+        }
+      });
 }
 
 __global__ void __launch_bounds__(DF_BLOCK, 3)

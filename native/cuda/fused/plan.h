@@ -21,6 +21,8 @@
 enum {
   DF_FUSED_VECTOR = 4,   /* elements of 16 bytes */
   DF_FUSED_ELEMENTS = 8, /* of a thread at a time */
+  DF_FUSED_MANY = 16,    /* where one input is read and there is much to compute */
+  DF_FUSED_LONG = 5,     /* steps that are much */
   DF_FUSED_SHARED = 48 << 10,
   DF_FUSED_CHUNKS = 4, /* the most that a thread does one after another */
   /* An operand is the number of a slot, with DF_FUSED_STILL of one that has a number per vector, a
@@ -38,8 +40,8 @@ struct df_fused {
   int32_t walked, full, inputs; /* where each kind ends */
   int32_t steps;
   int32_t vector;  /* 16 bytes at a time */
-  int32_t chunks;  /* of eight elements, that a thread does one after another */
-  int32_t slots;   /* of eight elements per thread; behind them lie other ones of the inputs */
+  int32_t chunks;  /* of eight elements or many, that a thread does one after another */
+  int32_t slots;   /* of so many elements per thread; behind them lie other ones of the inputs */
   int32_t singles; /* inputs of one element */
   uint32_t still;  /* bit k: input k doesn't change within a vector */
   /* Bytes: op, operands (0 for a second one that an op hasn't), slot of the result or
@@ -137,10 +139,17 @@ static inline df_fused df_fused_of(const df_program &p, uint32_t single, uint32_
   return f;
 }
 
-/* Bytes of shared memory of a block of |threads|. */
-static inline int64_t df_fused_bytes(const df_fused &f, int64_t threads) {
-  const int64_t floats = (f.slots + f.full) * int64_t{DF_FUSED_ELEMENTS} + f.singles;
+/* Bytes of shared memory of a block of |threads| that have |elements| at a time. */
+static inline int64_t df_fused_bytes(const df_fused &f, int64_t threads,
+                                     int32_t elements = DF_FUSED_ELEMENTS) {
+  const int64_t floats = int64_t{f.slots + f.full} * elements + f.singles;
   return threads * floats * static_cast<int64_t>(sizeof(float));
+}
+
+/* Whether a thread should do many elements at a time: the choice of an op then costs less, but
+ * several inputs of so many leave too few threads room. */
+static inline bool df_fused_many(const df_fused &f, int32_t steps, int64_t most) {
+  return f.full == 1 && f.steps >= steps && df_fused_bytes(f, DF_BLOCK, DF_FUSED_MANY) <= most;
 }
 
 /* What follows from a node alone. */
