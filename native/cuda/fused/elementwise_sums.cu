@@ -75,12 +75,13 @@ __global__ void __launch_bounds__(DF_BLOCK, 3)
   DF_SHARED(float, shared);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   float sums[DF_FUSED_ELEMENTS] = {};
-  df_fused_chunks(n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
-    df_fused_store(out, n, f, span, v);
+  df_fused_chunks<DF_FUSED_ELEMENTS>(
+      n, f, [&](const df_fused_span &span, const float (&v)[DF_FUSED_ELEMENTS]) {
+        df_fused_store(out, n, f, span, v);
 #pragma unroll
-    for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
-      sums[e] += span.index(e) < n ? v[e] : 0.0f;
-  });
+        for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+          sums[e] += span.index(e) < n ? v[e] : 0.0f;
+      });
   __syncthreads(); /* the operands have been read */
   const df_fused_span own = f.vector ? df_fused_span{thread * DF_FUSED_VECTOR,
                                                      threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
