@@ -105,9 +105,17 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   }
 }
 
+/* Blocks of a multiprocessor; two of 16 elements a thread would spill what a second address takes.
+ */
+static constexpr int df_held_resident(int held, size_t result) {
+  return held == 2 * DF_HELD && result == sizeof(uint16_t) ? 1
+         : held < DF_HELD_MOST                             ? held / DF_HELD
+                                                           : 2;
+}
+
 /* Rows that groups hold by vectors, see df_rows_are_held. */
 template <int HELD, typename T>
-__global__ void __launch_bounds__(df_rows_block(HELD), HELD < DF_HELD_MOST ? HELD / DF_HELD : 2)
+__global__ void __launch_bounds__(df_rows_block(HELD), df_held_resident(HELD, sizeof(T)))
     norm_rows_held(row_norm s, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   DF_SHARED_ARRAY(double, double_scratch, [DF_WARP]);
