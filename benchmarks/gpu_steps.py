@@ -31,7 +31,8 @@ def rows_of(name: str, precision: str, path: str, rounds: int) -> list[dict[str,
     batch = batch_of(name)
     trainer.step(batch)
     profiles = trainer.profile(batch, rounds=rounds)
-    predicted = predict(trainer.programs.plans(), known, precision) if known else {}
+    plans = {key: plan for key, plan in trainer.programs.plans().items() if key.split("-")[0] in profiles}
+    predicted = predict(plans, known, precision) if known else {}
     seconds: dict[str, float] = {}
     for profile in profiles.values():
         for row in profile.by_op():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import shlex
 import sys
 import sysconfig
@@ -26,7 +27,11 @@ def builder():
 
 
 def standin_library():
-    """Its path, built like the plugin, but by the C++ compiler; only what changed."""
+    """Its path, built like the plugin, but by the C++ compiler; only what changed.
+
+    ``STANDIN_SANITIZE=alignment,bounds,...`` in the environment: with these checks of the compiler's undefined behavior
+    sanitizer, whose first finding ends the process.
+    """
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
     includes = build.include_flags(build.INCLUDE, build.NATIVE, build.CUDA, HERE / "standin")
@@ -41,8 +46,10 @@ def standin_library():
     )
     # A kernel of another package is linked with it, and finds the runtime there.
     exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim"
-    library = build.Library("standin", exports, units, (compiler[0], *FLAGS), ("-ldl",))
-    target = build.OBJECTS / "standin/_cuda.so"
+    checks = os.environ.get("STANDIN_SANITIZE", "")
+    sanitizers = (f"-fsanitize={checks}", "-fno-sanitize-recover=all") if checks else ()
+    library = build.Library("standin", exports, units, (compiler[0], *FLAGS, *sanitizers), ("-ldl",))
+    target = build.OBJECTS / ("standin-checked" if checks else "standin") / "_cuda.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:  # one of several test processes builds
         fcntl.flock(lock, fcntl.LOCK_EX)
