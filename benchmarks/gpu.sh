@@ -3,7 +3,9 @@
 # the tests that need a card; times kernels, training steps against PyTorch, and steps beside what a model of the card
 # predicts; and runs the samples under each tool of compute-sanitizer. It ends with an error where something failed, or
 # a step fell back to a slower path. Results go to benchmarks/results/gpu_*.json (and, with DATAFLOW_RESULTS set, there
-# too); benchmarks/table.py makes tables of them. Arguments go to gpu_training.py, e.g. --compile. Needs Python with this package's and its tests' dependencies and torch; nvcc; a driver.
+# too); benchmarks/table.py makes tables of them. Arguments: stages of samples, tests, kernels, training, steps and
+# sanitizers, all by default; what begins with a dash goes to gpu_training.py, e.g. --compile. Needs Python with this
+# package's and its tests' dependencies and torch; nvcc; a driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -17,41 +19,65 @@ fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 "$python" -m dataflow devices
 
-failed=0
+failed=0 stages=() options=()
+for argument in "$@"; do
+  case "$argument" in
+    -*) options+=("$argument") ;;
+    *) stages+=("$argument") ;;
+  esac
+done
+[ "${#stages[@]}" -gt 0 ] || stages=(samples tests kernels training steps sanitizers)
+
 results() { # what there is so far
   [ -z "${DATAFLOW_RESULTS:-}" ] || { mkdir -p "$DATAFLOW_RESULTS"; cp benchmarks/results/gpu_*.json "$DATAFLOW_RESULTS"; }
 }
 
-step "samples, without graphs and with them"
-"$python" benchmarks/gpu_samples.py || failed=1
+run_stage() {
+  case "$1" in
+    samples) "$python" benchmarks/gpu_samples.py ;; # without graphs, then with them
+    tests)
+      local parallel=()
+      if "$python" -c "import xdist" 2> /dev/null; then parallel=(-n 8); fi
+      "$python" -m pytest -q -p no:cacheprovider -p no:benchmark -m card tests/cuda "${parallel[@]}"
+      ;;
+    kernels) "$python" benchmarks/gpu_kernels.py ;;
+    training) "$python" benchmarks/gpu_training.py "${options[@]}" ;;
+    steps) "$python" benchmarks/gpu_steps.py ;;
+    sanitizers) sanitize ;;
+    *)
+      echo "there is no stage $1"
+      return 1
+      ;;
+  esac
+}
 
-step "tests on the card"
-parallel=(); "$python" -c "import xdist" 2> /dev/null && parallel=(-n 8)
-"$python" -m pytest -q -p no:cacheprovider -p no:benchmark -m card tests/cuda "${parallel[@]}" || failed=1
-
-step benchmarks
-"$python" benchmarks/gpu_kernels.py || failed=1
-results
-"$python" benchmarks/gpu_training.py "$@" || failed=1
-results
-"$python" benchmarks/gpu_steps.py || failed=1
-results
-
-step "compute-sanitizer on the samples"
-if command -v compute-sanitizer > /dev/null; then
+sanitize() { # the tools beside each other: each is slow on the host
+  local tools=(memcheck racecheck synccheck initcheck) log wrong=0 tool
+  if ! command -v compute-sanitizer > /dev/null; then
+    echo "compute-sanitizer was not found"
+    return
+  fi
   log="$(mktemp -d)"
-  tools=(memcheck racecheck synccheck initcheck)
-  for tool in "${tools[@]}"; do # beside each other: each is slow on the host
-    (compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 5 \
-      "$python" benchmarks/gpu_samples.py --capture no > "$log/$tool" 2>&1; echo $? > "$log/$tool.rc") &
+  for tool in "${tools[@]}"; do
+    (
+      code=0
+      compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 5 \
+        "$python" benchmarks/gpu_samples.py --capture no > "$log/$tool" 2>&1 || code=$?
+      echo "$code" > "$log/$tool.code"
+    ) &
   done
   wait
   for tool in "${tools[@]}"; do
     printf -- '-- %s --\n' "$tool"
     tail -n 40 "$log/$tool"
-    [ "$(cat "$log/$tool.rc")" = 0 ] || failed=1
+    [ "$(cat "$log/$tool.code")" = 0 ] || wrong=1
   done
-else
-  echo "compute-sanitizer was not found"
-fi
+  return "$wrong"
+}
+
+for stage in "${stages[@]}"; do
+  step "$stage"
+  run_stage "$stage" || failed=1
+  results
+done
 exit "$failed"
