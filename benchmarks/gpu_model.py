@@ -140,6 +140,8 @@ def fallen_back(plans: Mapping[str, Plan], precision: str, device: str = "cuda")
         total += operations
         words = step.path.replace("#", " ").split()
         slow = {"own", "float32", "tf32", "bf16"} - {*wanted}
+        if {*wanted} & {*step.prepared.algorithms}:  # it is there, and another one was chosen as the faster one
+            continue
         if ("cublaslt" in words or "cudnn" in words) and slow & {*words}:
             shares[step.path] = shares.get(step.path, 0.0) + operations
     return {path: operations / total for path, operations in shares.items()}

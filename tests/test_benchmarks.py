@@ -155,19 +155,21 @@ def test_the_model_of_a_card_counts_bytes_operations_and_nodes(shared):
 
 
 @pytest.mark.parametrize(
-    ("path", "precision", "fell"),
+    ("path", "algorithms", "precision", "fell"),
     [
-        ("matmul f32 cublaslt bf16", "bf16", False),
-        ("conv f32 cudnn tf32 #2", "bf16", False),
-        ("conv f32 cudnn tf32", "tf32", False),
-        ("matmul f32 cublaslt float32", "tf32", True),
-        ("matmul f32 cublaslt own", "bf16", True),
-        ("matmul f32", "tf32", False),
+        ("matmul f32 cublaslt bf16", ("bf16", "own"), "bf16", False),
+        ("conv f32 cudnn tf32 #2", ("tf32", "own"), "bf16", False),
+        ("conv f32 cudnn tf32", ("tf32", "own"), "tf32", False),
+        ("conv_grad_weight f32 cudnn own", ("tf32", "own"), "tf32", False),  # chosen as the faster one
+        ("matmul f32 cublaslt float32", ("float32", "own"), "tf32", True),
+        ("matmul f32 cublaslt own", ("own",), "bf16", True),
+        ("matmul f32", (), "tf32", False),
     ],
 )
-def test_a_path_slower_than_asked_for_is_a_fall_back(shared, monkeypatch, path, precision, fell):
+def test_a_path_slower_than_asked_for_is_a_fall_back(shared, monkeypatch, path, algorithms, precision, fell):
     model = shared("gpu_model")
-    step = SimpleNamespace(node=SimpleNamespace(op=SimpleNamespace(name=path.split()[0])), path=path)
+    op, prepared = SimpleNamespace(name=path.split()[0]), SimpleNamespace(algorithms=algorithms)
+    step = SimpleNamespace(node=SimpleNamespace(op=op), path=path, prepared=prepared)
     monkeypatch.setattr(model, "steps_of", lambda plans, device: [(step, False)])
     monkeypatch.setattr(model, "work", lambda step: (7, 0))
     assert model.fallen_back({}, precision) == ({path: 1.0} if fell else {})

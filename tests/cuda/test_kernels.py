@@ -88,7 +88,8 @@ def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
         name
         for path in (ROOT / "native/cuda").rglob("*.[ch]*")
         for name in re.findall(
-            r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\(", path.read_text()
+            r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?(\w+)\(",
+            path.read_text(),
         )
     }
     assert len(named) > 10

@@ -135,6 +135,7 @@ def several(results):
 
 # ---- decompositions -----------------------------------------------------------------------------------
 
+OF_THEIR_TYPES = {"matmul_rounded"}  # takes 16 bits and gives float32, whatever dtype is asked for
 COMPOSITE = [s for s in SAMPLES if s.op.name in BASIC and s.op.decompose is not None]
 
 
@@ -144,6 +145,8 @@ def test_decompositions_equal_the_reference(sample):
     g = df.GraphBuilder()
     # In double: the graph's own constants, as 0.01, would be rounded to float32.
     double = {df.float32: df.float64, df.float16: df.float64, df.bfloat16: df.float64}
+    if sample.op.name in OF_THEIR_TYPES:
+        double = {}
     operands = [
         None if v is None else g.input(v.name, double.get(v.type.dtype, v.type.dtype), v.type.shape)
         for v in node.inputs
@@ -160,7 +163,8 @@ def test_decompositions_equal_the_reference(sample):
     found = evaluate(graph, feeds, dtype=np.float64)
     assert found.keys() == expected.keys()
     for name, y in found.items():
-        np.testing.assert_allclose(y, expected[name], rtol=1e-9, atol=1e-12)
+        near = {"rtol": 1e-5, "atol": 1e-5} if sample.op.name in OF_THEIR_TYPES else {"rtol": 1e-9, "atol": 1e-12}
+        np.testing.assert_allclose(y, expected[name], **near)
 
 
 # ---- views --------------------------------------------------------------------------------------------

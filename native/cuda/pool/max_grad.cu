@@ -83,7 +83,7 @@ static __device__ __forceinline__ bool concerns(const int2 &bounds, int64_t firs
   return bounds.x < first + length && bounds.y >= first;
 }
 
-__global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
+__global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
   DF_SHARED_ARRAY(int, had, [STRIP]);
   DF_SHARED_ARRAY(int, next, [STRIP]); /* the last output that was added; the one to add */
   DF_SHARED_ARRAY(int, again, [2]);

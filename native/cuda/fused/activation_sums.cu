@@ -1,4 +1,4 @@
-/* map/activation_sums.cu: gelu_grad_sums, the gradient of GELU with the sum of it per column: the
+/* fused/activation_sums.cu: gelu_grad_sums, the gradient of GELU with the sum of it per column: the
  * gradient of the bias that a product before GELU adds.
  *
  * A block has a band of rows of some neighbouring columns: a lane per column or vector of columns,
