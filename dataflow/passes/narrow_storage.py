@@ -17,6 +17,7 @@ from ..ir.op import Attribute
 from ..ir.types import DType, TensorType, float32
 from ..ir.value import Value
 from ..ops.cast import cast
+from .rounding.new_names import NewNames
 
 LOSS = "loss"  # origin of what the loss computes
 _FEWEST = 64  # elements of what is worth a kernel
@@ -57,7 +58,7 @@ class _Narrow:
         self.stops = graph.stage_stops()
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.makers = graph.producers()
-        self.names = {value.name for value in graph.values()} | {node.name for node in graph.nodes}
+        self.names = NewNames(graph)
         self.attributes: dict[DType, Mapping[str, Attribute]] = {
             to: MappingProxyType(cast.complete({"to": to})) for to in (dtype, float32)
         }
@@ -158,7 +159,7 @@ class _Narrow:
         result = self.value(f"{value.name}/again", value, float32)
         if self.is_made_again(maker):
             inputs = tuple(None if v is None else self.operand(v, index, nodes) for v in maker.inputs)
-            name = self.unique(f"{maker.name}/again")
+            name = self.names.unique(f"{maker.name}/again")
             nodes.append(dataclasses.replace(maker, name=name, inputs=inputs, outputs=(result,)))
         else:
             nodes.append(self.cast_of(maker, self.stored[value][1], result))
@@ -166,16 +167,8 @@ class _Narrow:
 
     def cast_of(self, maker: Node, value: Value, result: Value) -> Node:
         to = result.type.dtype
-        name = self.unique(f"{maker.name}/{to}")
+        name = self.names.unique(f"{maker.name}/{to}")
         return Node(cast, name, (value,), (result,), self.attributes[to], (), maker.origin, maker.pin)
 
     def value(self, name: str, like: Value, dtype: DType) -> Value:
-        return Value(self.unique(name), TensorType(dtype, like.type.shape), None)
-
-    def unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self.names:
-            count += 1
-            found = f"{name}.{count}"
-        self.names.add(found)
-        return found
+        return Value(self.names.unique(name), TensorType(dtype, like.type.shape), None)

@@ -20,6 +20,7 @@ from ...ops.cast import cast
 from ...ops.fused import matmul_bias, matmul_bias_relu
 from ...ops.linalg import matmul, matmul_rounded
 from ..dead_code import eliminate_dead_code
+from .new_names import NewNames
 
 _PRODUCTS: dict[AnyOp, bool] = {matmul: False, matmul_bias: False, matmul_bias_relu: True}  # with relu behind it
 # A rounded operand is written and read once more, in 2 bytes of memory: it is worth that in this many sums, ...
@@ -79,7 +80,7 @@ class _Rounding:
         self.stops = graph.stage_stops()
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.makers = graph.producers()
-        self.names = {value.name for value in graph.values()} | {node.name for node in graph.nodes}
+        self.names = NewNames(graph)
         self.rounded: dict[Value, Value] = {}
         self.before: dict[int, list[Node]] = {}
         self.behind: dict[int, list[Node]] = {}
@@ -145,12 +146,17 @@ class _Rounding:
             given = self.operand(source, reader)
             made = self.value(value)
             new = dataclasses.replace(
-                maker, name=self.unique(f"{maker.name}/{bfloat16}"), inputs=(given, *maker.inputs[1:]), outputs=(made,)
+                maker,
+                name=self.names.unique(f"{maker.name}/{bfloat16}"),
+                inputs=(given, *maker.inputs[1:]),
+                outputs=(made,),
             )
         else:
             made = self.value(value)
             to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": bfloat16}))
-            new = Node(cast, self.unique(f"{like.name}/{bfloat16}"), (value,), (made,), to, (), like.origin, like.pin)
+            new = Node(
+                cast, self.names.unique(f"{like.name}/{bfloat16}"), (value,), (made,), to, (), like.origin, like.pin
+            )
         if maker is not None and source is None and self.stage(self.position[maker]) == self.stage(reader):
             self.behind.setdefault(self.position[maker], []).append(new)
         else:
@@ -161,15 +167,7 @@ class _Rounding:
         return bisect.bisect_right(self.stops, index)
 
     def value(self, like: Value) -> Value:
-        return _as_bfloat16(like, self.unique(f"{like.name}/{bfloat16}"))
-
-    def unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self.names:
-            count += 1
-            found = f"{name}.{count}"
-        self.names.add(found)
-        return found
+        return _as_bfloat16(like, self.names.unique(f"{like.name}/{bfloat16}"))
 
 
 def _as_bfloat16(value: Value, name: str) -> Value:
