@@ -15,13 +15,15 @@ from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
 from ..plugin.registry import Registry
-from .concat import concat_storage
+from .concat import Slice, concat_storage
 from .control_flow import LOWERINGS
 from .growing import added, computed_there, grown_states
 from .placement import Pins
 from .select import select
 from .state_aliasing import alias_states
 from .storage import StorageTable
+
+_LINE = 16  # bytes that kernels of devices with a memory of their own read and write at once
 
 
 def lower(
@@ -198,14 +200,23 @@ def _concat_base(table: StorageTable, value: Value, node: Node) -> Storage:
     return table.new_base(value.name, value.type, memory, "computed")
 
 
-def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
-    """Whether a node's kernel can write its result straight into a part of another value.
+def _can_write(table: StorageTable, node: Node, one: Slice) -> bool:
+    """Whether a node's kernel can write its result straight into a slice of another value.
 
-    Not with several memories: a base tensor is transferred at once, and isn't complete when a part is read.
+    Where there are several memories, only what nothing else reads: a base tensor is transferred at once, and isn't
+    complete when another slice of it is read.
     """
-    if node.op.view is not None or table.choices[node].kernel is None or node in table.grown:
+    choice = None if node.op.view is not None else table.choices[node]
+    if choice is None or choice.kernel is None or node in table.grown:
         return False
-    return len({table.memory_of(d) for d in table.devices}) == 1 and storage.base.memory == HOST
+    sizes, storage = one.storage.type.sizes, one.storage
+    spec = choice.kernel.output_spec(node.outputs.index(one.value))
+    if not is_contiguous(sizes, storage.strides) and not (spec.strided and one.alone):
+        return False
+    memory = table.memory_of(choice.device)
+    if len({table.memory_of(d) for d in table.devices}) == 1:
+        return memory == HOST
+    return one.alone and memory == storage.base.memory and storage.offset % _LINE == 0
 
 
 def _results(

@@ -11,7 +11,7 @@
  * seven products; in exchange every sum has one owner and one order, so the same inputs give the
  * same bits, and nothing of the size of the scores is written. (Dao et al., "FlashAttention", 2022,
  * adds dq from all blocks of keys by atomics.) */
-#include "attention/mask.h"
+#include "attention/gradients.h"
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
@@ -29,12 +29,13 @@ template <int HEAD_, int PASSING_> struct tiles {
 typedef tiles<64, 64> small;
 typedef tiles<128, 32> large;
 
-/* Rows [first, first + ROWS) of a result of |width| columns, as far as there are |rows|. */
+/* Rows [first, first + ROWS) of a result, as far as there are |rows|. */
 template <int COLUMNS>
-static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[DOWN][COLUMNS],
-                                                int32_t first, int32_t rows, int32_t width) {
+static __device__ __forceinline__ void put_rows(const df_attention_result &to,
+                                                const float (&sums)[DOWN][COLUMNS], int32_t first,
+                                                int32_t rows) {
   const int across = df_attention_across();
-  const bool fours = width % 4 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+  const bool fours = to.has_groups<4>();
 #pragma unroll
   for (int i = 0; i < DOWN; i++) {
     const int64_t row = first + df_attention_down() + i * DF_ATTENTION_DOWN;
@@ -42,15 +43,8 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[D
       continue;
 #pragma unroll
     for (int g = 0; g < COLUMNS; g += 4) {
-      const int column = g * DF_ATTENTION_ACROSS + across * 4;
-      float *at = to + row * width + column;
-      if (fours && column < width)
-        *reinterpret_cast<float4 *>(at) =
-            make_float4(sums[i][g], sums[i][g + 1], sums[i][g + 2], sums[i][g + 3]);
-#pragma unroll
-      for (int f = 0; f < 4; f++)
-        if (!fours && column + f < width)
-          at[f] = sums[i][g + f];
+      const float four[4] = {sums[i][g], sums[i][g + 1], sums[i][g + 2], sums[i][g + 3]};
+      to.put(row, g * DF_ATTENTION_ACROSS + across * 4, four, fours);
     }
   }
 }
@@ -179,9 +173,11 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
                                                                               passing + across * 4);
     __syncthreads();
   }
-  put_rows(KEYS ? g.dk + entry * p.n * p.d : g.dq + entry * p.m * p.d, sums, first, rows, p.d);
+  df_attention_result out[3];
+  g.entry(entry, out);
+  put_rows(out[KEYS ? 1 : 0], sums, first, rows);
   if constexpr (KEYS)
-    put_rows(g.dv + entry * p.n * p.e, sums_2, first, rows, p.e);
+    put_rows(out[2], sums_2, first, rows);
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -231,8 +227,15 @@ static df_status run(const df_call *call) {
   }
   const int32_t n_lead = dy.rank - 2;
   const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
-  df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
-                           df_in<const float>(call, LOGSUM)};
+  const df_tensor *const *out = call->outputs;
+  df_attention_gradients g{df_attention_result_of(*out[0]), df_attention_result_of(*out[1]),
+                           df_attention_result_of(*out[2])};
+  g.logsum = df_in<const float>(call, LOGSUM);
+  df_tensor outer[3] = {*out[0], *out[1], *out[2]};
+  for (df_tensor &x : outer)
+    x.rank = n_lead;
+  if (!df_walk_plan<3>(&g.walk, dy.shape, n_lead, {&outer[0], &outer[1], &outer[2]}))
+    return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
   const df_attention_prepacking operands{
       {in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y},
       dy.shape,
@@ -280,7 +283,7 @@ static const char *accepts(const df_node *node) {
   return df_attention_accepts(node, node->inputs[Q], node->inputs[KT], node->inputs[V]);
 }
 
-static const df_kernel records[] = {
-    DF_CUDA_KERNEL("attention_grad", "f32", "~f32,~f32,f32,~f32,~f32,~f32,~f32?->f32,f32,f32",
-                   nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
+static const df_kernel records[] = {DF_CUDA_KERNEL(
+    "attention_grad", "f32", "~f32,~f32,f32,~f32,~f32,~f32,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
+    nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(attention_grad, records);

@@ -108,29 +108,6 @@ struct df_attention_passing {
   }
 };
 
-/* Results of attention_grad, and what its kernels read of each query. */
-struct df_attention_gradients {
-  float *dq, *dk, *dv;
-  const float *logsum;
-  float *delta; /* sum of dy y; the kernel of queries fills it */
-  df_attention_summary tiles;
-
-  /* Whether a mask of at most |mask| closes these queries and keys of an entry. */
-  __device__ __forceinline__ bool is_closed(const df_attention &p, int64_t entry, float mask,
-                                            int32_t query, int32_t query_end, int32_t key,
-                                            int32_t key_end) const {
-    constexpr float FINITE = 1e38f; /* for sums of so many products */
-    const float bound =
-        df_attention_bound(p, tiles.most_of(DF_ATTENTION_Q, entry, query, query_end),
-                           tiles.most_of(DF_ATTENTION_K, entry, key, key_end));
-    const float most_dy =
-        tiles.most_of(DF_ATTENTION_DY, entry, query, query_end) * static_cast<float>(p.e);
-    return most_dy * tiles.most_of(DF_ATTENTION_V, entry, key, key_end) < FINITE &&
-           most_dy * tiles.most_of(DF_ATTENTION_Y, entry, query, query_end) < FINITE &&
-           df_attention_is_below(mask, bound, tiles.least_of(entry, query, query_end));
-  }
-};
-
 /* Bytes for the summary of a node with these sizes, with the five operands of the gradient. */
 static inline int64_t df_attention_summary_bytes(int64_t batch, int64_t m, int64_t n) {
   const int64_t down = df_divide_up(m, DF_ATTENTION_SIDE),

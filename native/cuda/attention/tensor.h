@@ -2,6 +2,7 @@
  * wanted: attention/tensor.cu and attention/tensor_grad.cu. */
 #ifndef DF_CUDA_ATTENTION_TENSOR_H
 #define DF_CUDA_ATTENTION_TENSOR_H
+#include "attention/gradients.h"
 #include "attention/prepack.h"
 #include "attention/state.h"
 

@@ -23,12 +23,12 @@ template <typename F_, int HEAD_> struct tiles {
   static constexpr int WORDS = 2 * own::WORDS + 2 * STAGE;
 };
 
-/* Rows of a result of |width| columns, as far as there are |rows|. */
+/* Rows of a result, as far as there are |rows|. */
 template <int COLUMNS>
-static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[COLUMNS][4],
-                                                float scale, int32_t first, int32_t rows,
-                                                int32_t width) {
-  const bool pairs = width % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
+static __device__ __forceinline__ void put_rows(const df_attention_result &to,
+                                                const float (&sums)[COLUMNS][4], float scale,
+                                                int32_t first, int32_t rows) {
+  const bool pairs = to.has_groups<2>();
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int64_t row = first + half * 8 + df_fragment_group();
@@ -36,15 +36,8 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[C
       continue;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
-      const int column = j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2;
-      const float result[2] = {sums[j][half * 2] * scale, sums[j][half * 2 + 1] * scale};
-      float *at = to + row * width + column;
-      if (pairs && column < width)
-        *reinterpret_cast<float2 *>(at) = make_float2(result[0], result[1]);
-#pragma unroll
-      for (int f = 0; f < 2; f++)
-        if (!pairs && column + f < width)
-          at[f] = result[f];
+      const float two[2] = {sums[j][half * 2] * scale, sums[j][half * 2 + 1] * scale};
+      to.put(row, j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2, two, pairs);
     }
   }
 }
@@ -211,11 +204,13 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
     stage ^= 1;
     from = following;
   }
+  df_attention_result out[3];
+  g.entry(entry, out);
   if constexpr (KEYS) { /* q has the scale in it */
-    put_rows(g.dk + entry * p.n * p.d, sums, 1.0f, first + warp, rows, p.d);
-    put_rows(g.dv + entry * p.n * p.e, sums_2, 1.0f, first + warp, rows, p.e);
+    put_rows(out[1], sums, 1.0f, first + warp, rows);
+    put_rows(out[2], sums_2, 1.0f, first + warp, rows);
   } else {
-    put_rows(g.dq + entry * p.m * p.d, sums, a.scale, first + warp, rows, p.d);
+    put_rows(out[0], sums, a.scale, first + warp, rows);
   }
 }
 

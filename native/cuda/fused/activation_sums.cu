@@ -55,7 +55,7 @@ static __device__ __forceinline__ void grad_band(T *dx, float *partials, const f
         sum[k] += slope[k];
       }
       if constexpr (V == VECTOR)
-        df_store_four(dx + at, slope);
+        df_store_together(dx + at, slope);
       else
         df_store(dx + at, slope[0]);
     }

@@ -19,11 +19,17 @@ static __device__ __forceinline__ uint32_t df_bfloat_pair(float first, float sec
 #endif
 }
 
-/* |to| is a multiple of 4 of its elements. */
-static __device__ __forceinline__ void df_store_four(float *to, const float (&v)[4]) {
+/* Neighbours; |to| is a multiple of as many of its elements. */
+static __device__ __forceinline__ void df_store_together(float *to, const float (&v)[2]) {
+  *reinterpret_cast<float2 *>(to) = float2{v[0], v[1]};
+}
+static __device__ __forceinline__ void df_store_together(uint16_t *to, const float (&v)[2]) {
+  *reinterpret_cast<uint32_t *>(to) = df_bfloat_pair(v[0], v[1]);
+}
+static __device__ __forceinline__ void df_store_together(float *to, const float (&v)[4]) {
   *reinterpret_cast<float4 *>(to) = float4{v[0], v[1], v[2], v[3]};
 }
-static __device__ __forceinline__ void df_store_four(uint16_t *to, const float (&v)[4]) {
+static __device__ __forceinline__ void df_store_together(uint16_t *to, const float (&v)[4]) {
   *reinterpret_cast<uint2 *>(to) = uint2{df_bfloat_pair(v[0], v[1]), df_bfloat_pair(v[2], v[3])};
 }
 

@@ -224,7 +224,7 @@ template <typename T> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient_
   }
   const float4 x = *reinterpret_cast<const float4 *>(g.x + i);
   const float v[4] = {first(g, x.x, 0), first(g, x.y, 1), first(g, x.z, 2), first(g, x.w, 3)};
-  df_store_four(dx + i, v);
+  df_store_together(dx + i, v);
 }
 
 /* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */

@@ -207,7 +207,7 @@ static __device__ __forceinline__ void df_row_store(T *y, const float (&v)[HELD]
     for (int k = 0; k < HELD; k += 4) {
       const int i = df_row_index<VECTOR>(plan, lane, k);
       if (i < left)
-        df_store_four(y + i, {v[k], v[k + 1], v[k + 2], v[k + 3]});
+        df_store_together(y + i, {v[k], v[k + 1], v[k + 2], v[k + 3]});
     }
     return;
   }
