@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -13,8 +12,9 @@ from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import DeclaredInputs, check_result, sizes_of
 from .execute.program import Program
-from .execute.regions import run_regions, sized_region, with_wanted
+from .execute.regions import run_regions, sized_region, value_key, with_wanted
 from .execute.sequences import types_of
+from .execute.special_forms import SpecialForms, shapes_of
 from .host import checks
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
@@ -25,7 +25,7 @@ from .ir.types import Array
 from .lower.templates import Sized
 from .ops.dynamic_shape import forms_of
 from .passes.bind_shapes import bind
-from .passes.dead_code import eliminate_dead_code
+from .passes.dead_code import computing, with_outputs
 from .passes.dynamic_regions import Region, depends_on_data, split
 from .passes.size_values import completed, static_reads
 from .series import RunSeries
@@ -33,7 +33,6 @@ from .series import RunSeries
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
 _T = TypeVar("_T")
-_MOST_SPECIAL = 64  # forms of inputs and values of which the graphs that were made for them alone are kept
 
 
 class Unbound(Exception):
@@ -79,11 +78,9 @@ class Loaded:
         self._convert, self._judge, self._cap, self._form = convert, judge, cap, form
         self._depends, self._reads = depends_on_data(graph), static_reads(graph)
         self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
-        # The same for some inputs and values alone, or what must be known first; the least recently used first.
-        self._special: OrderedDict[tuple[Hashable, ...], Loaded | Wanted] = OrderedDict()
-        self._unbound: dict[Hashable, InputError] = {}  # by shapes of inputs, why the graph can't be bound to them
+        self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
         grows = any(not value.type.is_bound for value in graph.inputs)
-        self.series = RunSeries(graph, engine, judge, cap, form, _computing) if grows else None
+        self.series = RunSeries(graph, engine, judge, cap, form, computing) if grows else None
         self._lock = threading.Lock()
         renew_in_child(self)
 
@@ -107,6 +104,10 @@ class Loaded:
             InputError: the model takes no such inputs, or a kernel refuses their data.
             KeyboardInterrupt: Ctrl-C.
         """
+        if self._special and self.engine.state is None:  # a wrong guess would change what the next run finds
+            found = self._run_guessed(arguments, outputs, out)
+            if found is not None:
+                return found
         return self._where_bound(arguments, lambda loaded: loaded._run(arguments, outputs, out))
 
     def program(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
@@ -143,7 +144,7 @@ class Loaded:
             runs: see ``_specialized``.
         """
         # Most models can be bound to any sizes: they don't pay for the others.
-        cause = self._unbound.get(_shapes(types_of(self.graph, arguments))) if self._unbound else None
+        cause = self._special.cause(shapes_of(types_of(self.graph, arguments))) if self._special else None
         if cause is None:
             try:
                 return use(self)
@@ -173,21 +174,48 @@ class Loaded:
         """
 
         def make(values: Mapping[str, Array], known: Hashable) -> Loaded | Wanted:
-            form = (_shapes(types), known)
-            made = self._kept(form)
+            form = (shapes_of(types), known)
+            made = self._special.find(form)
             if made is None:
                 converted = self._converted(types, values, cause)
                 made = converted if isinstance(converted, Wanted) else self._made(converted, form)
-                self._keep(form, made, cause)
+                self._special.keep(form, made, cause)
             return made
 
         def compute(wanted: Wanted, known: Hashable) -> Array:
             if not runs:
                 raise ModelError(f"{wanted.why}: it depends on data, so there is no plan before it runs")
-            form = (_shapes(types), known, wanted.name)
-            return self._made(wanted.graph, form)._run(arguments, None, None)[wanted.name]
+            form = (shapes_of(types), known, wanted.name)
+            found = self._special.find(form)
+            if found is None:
+                found = self._made(wanted.graph, form)
+                self._special.keep(form, found, cause)
+            assert isinstance(found, Loaded)
+            return found._run(arguments, None, None)[wanted.name]
 
-        return with_wanted(make, compute)
+        made = with_wanted(make, compute)
+        if runs:
+            self._special.came(*made._form)  # type: ignore[arg-type]
+        return made
+
+    def _run_guessed(
+        self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """The outputs, where the values that decide what the model is are those of the runs before; else None."""
+        shapes = shapes_of(types_of(self.graph, arguments))
+        values = self._special.guess(shapes)
+        special = self._special.find((shapes, values)) if values else None
+        if not isinstance(special, Loaded):
+            return None
+        names = list(special.graph.outputs) if outputs is None else list(checks.texts("outputs", outputs))
+        deciding = [name for name, *_ in values]
+        try:
+            found = special._run(arguments, [*dict.fromkeys([*names, *deciding])], out)
+        except (Unbound, InputError):  # other values may be the cause
+            return None
+        if tuple(value_key(name, found[name]) for name in deciding) != values:
+            return None
+        return {name: found[name] for name in names}
 
     def _converted(
         self, types: Mapping[str, Given], values: Mapping[str, Array], cause: InputError
@@ -216,21 +244,6 @@ class Loaded:
         graph = self.graph if graph is None else with_data_of(graph, self.graph)
         return Loaded(graph, self.engine, self._convert, self._judge, self._cap, form, lengths)
 
-    def _kept(self, form: tuple[Hashable, ...]) -> Loaded | Wanted | None:
-        with self._lock:
-            if form in self._special:
-                self._special.move_to_end(form)
-            return self._special.get(form)
-
-    def _keep(self, form: tuple[Hashable, ...], made: Loaded | Wanted, cause: InputError) -> None:
-        with self._lock:
-            self._special[form] = made
-            while len(self._special) > _MOST_SPECIAL:
-                self._special.popitem(last=False)
-            self._unbound[form[0]] = cause
-            while len(self._unbound) > _MOST_SPECIAL:
-                del self._unbound[next(iter(self._unbound))]
-
     # ---- one graph ------------------------------------------------------------------------------------
 
     def _run(
@@ -256,7 +269,7 @@ class Loaded:
     ) -> dict[str, Array]:
         """The same, where sizes are read off tensors: region by region, each planned when its sizes are known."""
         names = tuple(outputs) if outputs is not None else ()
-        graph = self.graph if not names else _with_outputs(self.graph, names)
+        graph = self.graph if not names else with_outputs(self.graph, names)
         with self._lock:
             regions = self._regions.get(names)
             if regions is None:
@@ -270,7 +283,8 @@ class Loaded:
             index: int, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int], form: Hashable
         ) -> Program:
             key = (self._form, names, index, form)
-            return self.engine.program(("run",), key, lambda: self._region_program(region, given, sizes))
+            # each region has as many plans as a model without any: one run needs one of each
+            return self.engine.program(("run", index), key, lambda: self._region_program(region, given, sizes))
 
         values, _ = run_regions(regions, arguments, sizes_of(self.graph, arguments), self._completed, program_of, _call)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
@@ -302,7 +316,7 @@ class Loaded:
         kernels = self.engine.registry.reference_kernels
 
         def bound(at: Mapping[str, Any]) -> Graph:
-            return bind(_computing(self.graph, outputs), at, kernels)
+            return bind(computing(self.graph, outputs), at, kernels)
 
         return self._build(Sized((self.graph, outputs), sizes_of(self.graph, arguments), bound))
 
@@ -328,22 +342,3 @@ def _call(program: Program, arguments: Mapping[str, Array], results: Mapping[str
         program.run(arguments, results)
     except Cancelled as error:
         raise KeyboardInterrupt(str(error)) from None
-
-
-def _shapes(types: Mapping[str, Given]) -> Hashable:
-    """The shapes of what is given for each input, as a key."""
-    return tuple(
-        tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
-        for given in types.values()
-    )
-
-
-def _computing(graph: Graph, names: tuple[str, ...]) -> Graph:
-    """The graph that computes these results alone; all where none is named."""
-    return graph if not names else eliminate_dead_code(_with_outputs(graph, names))
-
-
-def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
-    """The graph with these results: its own outputs or any value by name."""
-    chosen: dict[str, Any] = {n: graph.outputs[n] if n in graph.outputs else graph.find(n) for n in names}
-    return dataclasses.replace(graph, outputs=chosen)

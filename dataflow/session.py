@@ -79,7 +79,7 @@ class Session:
         threads: the most to use; by default what the machine lends.
         fallback: ``warn`` says once when more than 1% of the work runs on a device that wasn't named;
             ``error`` refuses, ``allow`` says nothing.
-        plans: how many plans are kept.
+        plans: how many plans are kept; of a model whose shapes depend on data, of each region.
         concurrency: how many runs of one plan may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute a chain of ops where a device has one for it.

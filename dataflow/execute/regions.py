@@ -20,6 +20,7 @@ from .program import Program
 
 Sizes = Mapping[str, int]
 Form = tuple[Hashable, ...]
+ValueKey = tuple[str, str, tuple[int, ...], bytes]  # a value's name, dtype, shape and data
 _T = TypeVar("_T")
 ProgramOf = Callable[[int, Region, Mapping[str, Array], Sizes, Form], Program]
 """``program_of(index, region, arguments, sizes, form)``; of one region and ``form`` it is always the same program."""
@@ -92,7 +93,7 @@ def with_wanted(
     """
     values: dict[str, Array] = {}
     while True:
-        known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
+        known = tuple(value_key(name, array) for name, array in values.items())
         made = make(values, known)
         if not isinstance(made, Wanted):
             return made
@@ -100,3 +101,8 @@ def with_wanted(
         if found.nbytes > MOST_BYTES:
             raise InputError(f"{made.why}: it takes {found.nbytes} bytes; expected at most {MOST_BYTES}")
         values[made.name] = found
+
+
+def value_key(name: str, array: Array) -> ValueKey:
+    """What tells a value from others."""
+    return name, array.dtype.str, array.shape, array.tobytes()

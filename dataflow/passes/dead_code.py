@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from ..ir.graph import Graph
 from ..ir.value import Value
@@ -41,3 +43,14 @@ def eliminate_dead_code(graph: Graph, *, extras: bool = True) -> Graph:
     kept.reverse()
     stored = {value: data for value, data in graph.initializers.items() if value in needed}
     return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, graph.stages)
+
+
+def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph with these results: its own outputs or any value by name."""
+    chosen: dict[str, Any] = {n: graph.outputs[n] if n in graph.outputs else graph.find(n) for n in names}
+    return dataclasses.replace(graph, outputs=chosen)
+
+
+def computing(graph: Graph, names: tuple[str, ...]) -> Graph:
+    """The graph that computes these results alone; all where none is named."""
+    return graph if not names else eliminate_dead_code(with_outputs(graph, names))

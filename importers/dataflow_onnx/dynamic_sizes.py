@@ -9,6 +9,7 @@ import numpy as np
 
 from dataflow import Dim, Value, float64, int64, ops
 from dataflow.errors import ModelError
+from dataflow.plugin import least_size
 
 from .emit import cast_to, iota, number
 from .importer import Importer
@@ -16,6 +17,7 @@ from .shape_eval import axes_in, product
 from .tensor import Tensor
 
 T = Tensor
+_FAR = (1 << 31) - 1  # ends from here on mean: up to the end; TensorFlow's converter writes this one
 
 
 def required(value: Value, left: Any, right: Any, text: str, equal: int = 1) -> Any:
@@ -52,6 +54,45 @@ def size_value(c: Importer, size: Any) -> Any:
     if not isinstance(size, Dim):
         return number(c.builder, size, int64)
     return c.builder.add(ops.sizes, (), {"values": (size,), "shape": ()}).outputs[0]
+
+
+def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> tuple[Any, Any]:
+    """Both ends inside an axis, as ops.slice wants them.
+
+    Ends beyond a size that inputs have are clamped once the inputs are there, by converting again. Those of a size
+    that is read from data are clamped by expressions, but where the first or the last element alone is taken: nodes
+    behind such a slice want an axis of 1.
+    """
+    open_ended = not is_read or (start == 0 and end == 1) or (start == -1 and not isinstance(end, Dim) and end >= _FAR)
+
+    def clamp(at: Any, low: int, high: Any) -> Any:
+        if isinstance(at, Dim):
+            return at
+        at = int(at)
+        if at <= -_FAR:
+            return low
+        if at >= _FAR:
+            return high
+        if at < 0:
+            if isinstance(size, Dim):
+                return size + at if open_ended else size - least_size([-at, size - low])
+            return max(size + at, low)
+        if isinstance(high, Dim):
+            return at if open_ended or at == 0 else least_size([at, high])
+        return min(at, high)
+
+    if step > 0:
+        begin = clamp(start, 0, size)
+        stop = clamp(end, 0, size)
+        if not isinstance(begin, Dim) and not isinstance(stop, Dim):
+            return begin, max(stop, begin)
+        ordered = open_ended or begin == 0 or stop == size or isinstance(start, Dim) or isinstance(end, Dim)
+        return begin, stop if ordered else begin + stop - least_size([begin, stop])
+    begin, stop = clamp(start, -1, size - 1), clamp(end, -1, size - 1)
+    if not isinstance(begin, Dim) and not isinstance(stop, Dim):
+        return begin, min(stop, begin)
+    ordered = open_ended or stop == -1 or begin == size - 1 or isinstance(start, Dim) or isinstance(end, Dim)
+    return begin, stop if ordered else least_size([begin, stop])
 
 
 def ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -> tuple[list[Any], list[Any]]:

@@ -474,6 +474,11 @@ class Importer:
             return self.around.outer_value(tensor.outer)
         return self.value(tensor)
 
+    def is_read(self, size: Any) -> bool:
+        """Whether a size is known only once nodes have run."""
+        read = self.outermost._sizes_named
+        return isinstance(size, Dim) and any(name.rpartition(".")[0] in read for name in size.names)
+
     def unique_size(self, name: str) -> str:
         """``name``, with marks behind it where other sizes have it."""
         while name in self._sizes_named:

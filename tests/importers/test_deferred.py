@@ -275,3 +275,49 @@ def test_sizes_that_are_too_small_are_tried_once(monkeypatch):
     monkeypatch.setattr(Importer, "run", lambda self, *rest: tried.append(self.types) or run(self, *rest))
     load_bytes(proto.SerializeToString())
     assert [t["x"].sizes[2] if t else None for t in tried] == [None, 2, 32]
+
+
+def branching():
+    """A branch on how many rows are positive, whose results differ in rank; behind it what both give is one."""
+    nodes = [
+        node("ReduceSum", ["x", "last"], ["sums"], keepdims=0),
+        node("Greater", ["sums", "nought"], ["good"]),
+        node("Compress", ["x", "good"], ["kept"], axis=0),
+        node("Shape", ["kept"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["rows"]),
+        node("Equal", ["rows", "zero"], ["none"]),
+        node(
+            "If", ["none"], ["b"],
+            then_branch=graph("then", [node("Gather", ["x", "zero"], ["t"])], ["t"]),
+            else_branch=graph("else", [node("MatMul", ["kept", "w"], ["e"])], ["e"]),
+        ),
+        node("ReduceSum", ["b"], ["y"], keepdims=0),
+    ]  # fmt: skip
+    stored = [("zero", np.array(0)), ("last", np.array([-1])), ("nought", np.float32(0)), ("w", W)]
+    return model(nodes, [("x", F, ("n", 4))], [("y", F, 0)], stored)
+
+
+def test_values_that_decide_are_guessed_from_the_runs_before(monkeypatch):
+    from dataflow.loaded import Loaded
+
+    proto = branching()
+    session = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"])
+    reference = ReferenceEvaluator(proto)
+    runs, computed = [], Loaded._run
+    monkeypatch.setattr(Loaded, "_run", lambda self, *given: runs.append(self) or computed(self, *given))
+    some = np.array([[1, 2, 3, 4], [-1, -2, -3, -4], [1, 1, 1, 1]], np.float32)
+    others, none = some[[2, 0, 0]], -np.abs(some)
+    counts = []
+    for x in (some, some, some, others, none, none, none, some, some):
+        runs.clear()
+        (expected,) = reference.run(None, {"x": x})
+        np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-6)
+        counts.append(len(runs))
+    # once it came twice one run is enough; the first with another value is in vain, then the new one comes twice
+    assert counts[2:4] == [1, 1]
+    assert counts[6] == 1
+    assert max(counts[4:]) <= 3
+    out = np.empty((), np.float32)
+    session.run(some, out={"y": out})
+    np.testing.assert_allclose(out, reference.run(None, {"x": some})[0], rtol=1e-6)
+    assert list(session.run(some, outputs=["kept"])) == ["kept"]

@@ -85,7 +85,7 @@ def test_what_does_not_depend_on_data_is_planned_apart_and_plans_are_kept_by_siz
     assert len(session.plans) == 3  # the first region's is the same
     for _ in range(40):
         session.run(RANDOM.standard_normal((int(RANDOM.integers(1, 99)), 5)).astype(np.float32))
-    assert len(session.plans) == 16
+    assert len(session.plans) == 32  # as many per region as a model without regions keeps
 
 
 def test_inner_values_and_own_arrays():
@@ -113,6 +113,60 @@ def test_a_slice_between_computed_ends(start, stop):
     agree(
         model, {"x": RANDOM.standard_normal((6, 5)).astype(np.float32), "a": np.array([start]), "b": np.array([stop])}
     )
+
+
+FAR = 1 << 62
+SLICES = [
+    (0, 3, 1), (0, 100, 1), (1, FAR, 1), (2, 5, 1), (5, 2, 1), (-3, FAR, 1), (-5, -2, 1), (-2, -5, 1), (-4, 3, 1),
+    (2, -2, 1), (0, -1, 1), (0, 7, 2), (-7, 6, 3), (FAR, -FAR, -1), (4, -FAR, -1), (-2, 1, -1), (3, -3, -2),
+    (-1, -4, -1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", SLICES, ids=str)
+def test_a_slice_of_an_axis_whose_size_is_data_is_clamped(bounds):
+    start, stop, step = bounds
+    nodes = [
+        node("ReduceMax", ["x"], ["m"], axes=[1], keepdims=0),
+        node("Greater", ["m", "zero"], ["good"]),
+        node("Compress", ["x", "good"], ["kept"], axis=0),
+        node("Slice", ["kept", "start", "stop", "axes", "step"], ["s"]),
+        node("MatMul", ["s", "w"], ["y"]),
+        node("Shape", ["s"], ["i"]),
+    ]
+    ends = [("start", np.array([start])), ("stop", np.array([stop])), ("step", np.array([step]))]
+    stored = [("zero", np.float32(0)), ("axes", np.array([0])), ("w", W), *ends]
+    model = proto(nodes, stored, out=("y", "i"))
+    model.opset_import[0].version = 17
+    data = model.SerializeToString()
+    session, theirs = df.Session(load_bytes(data), devices=["cpu"]), onnxruntime.InferenceSession(data)
+    for count in (0, 1, 2, 3, 4, 6, 9):
+        x = -np.ones((12, 5), np.float32)
+        x[2 : 2 + count] = np.abs(RANDOM.standard_normal((count, 5)))
+        expected, found = theirs.run(None, {"x": x}), session.run({"x": x})
+        assert found["i"].tolist() == expected[1].tolist(), count
+        np.testing.assert_allclose(found["y"], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_of_many_regions_makes_no_plan_that_was_made():
+    nodes, name = [], "x"
+    for index in range(20):
+        nodes += [
+            node("ReduceMax", [name], [f"m{index}"], axes=[1], keepdims=0),
+            node("Greater", [f"m{index}", "zero"], [f"g{index}"]),
+            node("Compress", [name, f"g{index}"], [f"c{index}"], axis=0),
+        ]
+        name = f"c{index}"
+    nodes.append(node("Relu", [name], ["y"]))
+    model = proto(nodes, [("zero", np.float32(-1))])
+    model.opset_import[0].version = 17
+    session = df.Session(load_bytes(model.SerializeToString()), devices=["cpu"])
+    x = RANDOM.standard_normal((40, 5)).astype(np.float32)
+    session.run(x)
+    made = [id(plan) for plan in session.plans]
+    assert len(made) > 16
+    session.run(x)
+    assert sorted(id(plan) for plan in session.plans) == sorted(made)
 
 
 @pytest.mark.parametrize("shape", [[5, 6], [-1, 3], [0, -1], [2, -1, 3], [30]])

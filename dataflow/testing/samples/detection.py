@@ -31,11 +31,16 @@ def _pools() -> list[Sample]:
         rows.append(Sample(ops.roi_align_grad, (dy, regions, batch, read), back))
     large = {"size": (2, 1), "sampling_ratio": 20}
     rows.append(Sample(ops.roi_align, (x(1, 40, 30, 30), _regions(9, 30, 30), i(9, high=1)), large))
+    # as many bins as make it worth to have the channels last, and samples of a bin in several tables
+    several, of = _regions(12, 9, 8), i(12, high=2)
+    for half_pixel, ratio in itertools.product((True, False), (0, 3, 17)):
+        how = {"size": (3, 2), "sampling_ratio": ratio, "half_pixel": half_pixel}
+        rows.append(Sample(ops.roi_align, (x(2, 21, 7, 9), several, of), how))
     rows.append(Sample(ops.roi_align, (x(1, 2, 3, 3), x(0, 4), i(0, high=1)), {"size": (2, 2)}))
     reversed_ = Operand((2, 4), value=[5.0, 4.0, 1.0, 1.0, -30.0, -30.0, -20.0, -20.0])
     for half_pixel in (True, False):
         how = {"size": (2, 2), "half_pixel": half_pixel}
-        rows.append(Sample(ops.roi_align, (x(1, 2, 6, 6), reversed_, i(2, high=1)), how))
+        rows += [Sample(ops.roi_align, (x(1, c, 6, 6), reversed_, i(2, high=1)), how) for c in (2, 9)]
     plain = {"size": (2, 3), "spatial_scale": 0.5}
     rows.append(Sample(ops.max_roi_pool, (maps, regions, batch), plain, gradient=(0,)))
     rows.append(Sample(ops.max_roi_pool_grad, (dy, maps, regions, batch), plain))

@@ -10,7 +10,8 @@ from ..sample import Operand, Sample, i, x
 def _elements() -> list[Sample]:
     rows = []
     shapes = (((4, 5), (3, 5), 0), ((4, 5), (4, 7), 1), ((3, 4, 2), (2, 6, 1), 1), ((6,), (9,), 0), ((2, 3), (0, 3), 0),
-              ((1, 1), (1, 1), -1), ((40, 900), (40, 700), 1))  # fmt: skip
+              ((1, 1), (1, 1), -1), ((40, 900), (40, 700), 1),
+              ((30, 7, 90), (50, 7, 90), 0), ((12, 5, 70), (12, 40, 70), 1))  # fmt: skip
     for shape, wanted, axis in shapes:
         size = shape[axis]
         for dtype in (int64, int32):

@@ -12,7 +12,7 @@ from dataflow.errors import ModelError
 from dataflow.plugin import broadcast_size
 
 from ..converters import Collector
-from ..dynamic_sizes import ends_of_data, expansion_of_data, required, target_of_data
+from ..dynamic_sizes import clamped_ends, ends_of_data, expansion_of_data, required, target_of_data
 from ..emit import slice_axis
 from ..importer import Importer
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
@@ -20,9 +20,6 @@ from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
-
-
-_FAR = (1 << 31) - 1  # ends from here on mean: up to the end; TensorFlow's converter writes this one
 
 
 @operator("Shape")
@@ -181,36 +178,10 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
     for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
         if stride == 0:
             raise ModelError("a step is 0")
-        begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
+        begin[axis], stop[axis] = clamped_ends(start, end, stride, shape[axis], c.is_read(shape[axis]))
         step[axis] = int(stride)
     value = c.weight(x) if _is_learned(x) else c.value(x)
     return ops.slice(value, starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
-
-
-def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
-    """Both ends inside an axis, as ops.slice wants them."""
-
-    def clamp(at: Any, low: int, high: Any) -> Any:
-        if isinstance(at, Dim):
-            return at
-        at = int(at)
-        if at <= -_FAR:
-            return low
-        if at >= _FAR:
-            return high
-        if at < 0:
-            at = size + at
-            return at if isinstance(at, Dim) else max(at, low)
-        return at if isinstance(high, Dim) else min(at, high)
-
-    if step > 0:
-        begin = clamp(start, 0, size)
-        stop = clamp(end, 0, size)
-        both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
-        return begin, max(stop, begin) if both else stop
-    begin, stop = clamp(start, -1, size - 1), clamp(end, -1, size - 1)
-    both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
-    return begin, min(stop, begin) if both else stop
 
 
 @operator("Slice")

@@ -1,8 +1,9 @@
 /* shape/scatter.c: reading and writing by tensors of indices: gather_elements, scatter_elements,
  * gather_nd, scatter_nd.
  *
- * Every index is checked before anything is written. Entries are written one after the other, so
- * that equal indices give the same on any number of threads; gathers are split among threads. */
+ * Every index is checked before anything is written. Entries that may have equal indices are
+ * written one after the other, so that they give the same on any number of threads:
+ * scatter_elements is split along the other axes. Gathers are split among threads. */
 #include "kernels/scatter.h"
 #include "cpu.h"
 
@@ -199,9 +200,97 @@ static df_status scatter(const df_call *call, const df_entries *e, const char *o
   return DF_OK;
 }
 
+/* Entries that differ from the data in the size of one axis alone: (outer, count, inner), where
+ * entry (o, k, j) is for element (o, its index, j) of (outer, size, inner). */
+typedef struct lanes {
+  const df_entries *e;
+  char *y;
+  const char *updates;
+  int64_t outer, count, inner, size, item;
+  int64_t splits; /* of inner, for threads */
+  int32_t reduction;
+  join_rows join;
+} lanes;
+
+/* Writes |n| neighbouring entries from |entry| on, the first of which is for column |to|. Called
+ * with a constant |item|, so that an element is a load and a store. */
+static inline __attribute__((always_inline)) void replace_lanes(const lanes *l, int64_t entry,
+                                                                int64_t n, char *to, int64_t item) {
+  const char *from = l->updates + entry * item;
+  for (int64_t j = 0; j < n; j++) {
+    const int64_t index = df_entries_index(l->e, entry + j);
+    const int64_t at = (index < 0 ? index + l->size : index) * l->inner + j;
+    memcpy(to + at * item, from + j * item, (size_t)item);
+  }
+}
+
+/* The same, joined: neighbours of equal index at once. */
+static void join_lanes(const lanes *l, int64_t entry, int64_t n, char *to) {
+  for (int64_t j = 0, end; j < n; j = end) {
+    const int64_t index = df_entries_index(l->e, entry + j);
+    for (end = j + 1; end < n && df_entries_index(l->e, entry + end) == index; end++)
+      ;
+    const int64_t at = (index < 0 ? index + l->size : index) * l->inner + j;
+    l->join(to + at * l->item, l->updates + (entry + j) * l->item, end - j, l->reduction);
+  }
+}
+
+static void lanes_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const lanes *l = context;
+  int64_t i, end, begin, last;
+  df_task_range(index, count, l->outer * l->splits, 1, &i, &end);
+  for (; i < end; i++) {
+    const int64_t o = i / l->splits;
+    df_task_range(i % l->splits, l->splits, l->inner, 1, &begin, &last);
+    char *to = l->y + (o * l->size * l->inner + begin) * l->item;
+    for (int64_t k = 0; k < l->count; k++) {
+      const int64_t entry = (o * l->count + k) * l->inner + begin;
+      if (l->reduction != DF_SCATTER_REPLACE)
+        join_lanes(l, entry, last - begin, to);
+      else if (l->item == 4)
+        replace_lanes(l, entry, last - begin, to, 4);
+      else if (l->item == 8)
+        replace_lanes(l, entry, last - begin, to, 8);
+      else
+        replace_lanes(l, entry, last - begin, to, l->item);
+    }
+  }
+}
+
+/* Whether the indices of scatter_elements have the data's sizes but for their own axis. */
+static int in_lanes(const df_entries *e) {
+  for (int32_t i = 0; i < e->axes; i++)
+    if (i != e->first && e->sizes[i] != e->limits[i])
+      return 0;
+  return e->axes > 0;
+}
+
 static df_status scatter_elements_run(const df_call *call) {
+  const df_tensor *data = call->inputs[0], *y = call->outputs[0];
   const df_entries e = df_entries_by_element(call);
-  return scatter(call, &e, "scatter_elements");
+  const int64_t elements = df_elements(y), item = df_item_bytes(y->dtype);
+  if (elements == 0 || !in_lanes(&e))
+    return scatter(call, &e, "scatter_elements");
+  const df_status status = check(call, &e, "scatter_elements");
+  if (status != DF_OK)
+    return status;
+  if (y->data != data->data)
+    memcpy(y->data, data->data, (size_t)(elements * item));
+  lanes l = {.e = &e,
+             .y = y->data,
+             .updates = call->inputs[2]->data,
+             .outer = df_product(data->shape, 0, e.first),
+             .count = e.sizes[e.first],
+             .inner = df_product(data->shape, e.first + 1, data->rank),
+             .size = e.limits[e.first],
+             .item = item,
+             .reduction = df_scatter_reduction(call->attributes, call->n_attributes),
+             .join = join_of(y->dtype)};
+  const int64_t tasks = df_task_count(call, e.count, DF_GRAIN / 4);
+  l.splits = df_min(l.inner, df_max(1, tasks / l.outer));
+  df_parallel(call, lanes_task, &l, df_min(l.outer * l.splits, tasks));
+  return DF_OK;
 }
 
 static df_status scatter_nd_run(const df_call *call) {

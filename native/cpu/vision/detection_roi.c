@@ -7,6 +7,7 @@
  * gradient
  *
  * Forward, a task is some rows of bins; elements and weights of a bin's samples serve all channels.
+ * Of many bins roi_align reads a copy of x whose channels lie last.
  * Backward, a task is some channels of all regions, so that sums have the order of the regions. */
 #include "vision/detection_roi.h"
 #include "assume.h"
@@ -60,6 +61,85 @@ static void align_task(void *context, int64_t index, int64_t count, int32_t work
     const bins b = bins_of(s, at / s->rows);
     for (int64_t column = 0; column < s->columns; column++)
       align_bin(s, &b, at / s->rows, at % s->rows, column, 0, s->channels);
+  }
+}
+
+/* ---- roi_align, all channels of a bin at once ----------------------------------------------- */
+
+/* Whether so many bins are read that x is worth a copy whose channels lie last: neighbouring
+ * channels are then vectors, where each sample of a plane is a read of its own. */
+static int by_channels(const int64_t *x, int64_t regions, const int64_t *size, int max) {
+  DF_ASSUME(size); /* two, as the op's shape rule has it */
+  const int64_t bins = df_times(df_times(regions, size[0]), size[1]);
+  const int64_t elements = df_times(df_times(x[0], x[2]), x[3]);
+  return !max && x[1] >= 8 && elements > 0 && df_times(bins, 4) >= elements;
+}
+
+static df_status align_prepare(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  const int64_t *x = node->inputs[0]->shape, *size = df_attr_ints(node, DF_ROI_ALIGN_SIZE, NULL);
+  const int max = df_attr_is(node, DF_ROI_ALIGN_MODE, "max");
+  if (by_channels(x, node->inputs[1]->shape[0], size, max)) {
+    const int64_t lines = df_times(node->threads, size[1]);
+    const int64_t rows = df_plus(df_times(df_times(x[0], x[2]), x[3]), lines);
+    out->workspace = df_times(df_times(rows, x[1]), sizeof(float));
+  }
+  return DF_OK;
+}
+
+enum { SQUARE = 16 }; /* elements by channels that are moved at once */
+
+static void channels_last_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const pooling *s = context;
+  const int64_t plane = s->height * s->width, strips = df_divide_up(plane, SQUARE);
+  int64_t i, end;
+  df_task_range(index, count, s->samples * strips, 1, &i, &end);
+  for (; i < end; i++) {
+    const int64_t first = i % strips * SQUARE, n = df_min(SQUARE, plane - first);
+    const float *from = s->x + i / strips * s->channels * plane + first;
+    float *to = s->last + (i / strips * plane + first) * s->channels;
+    for (int64_t c = 0; c < s->channels; c++)
+      for (int64_t j = 0; j < n; j++)
+        to[j * s->channels + c] = from[c * plane + j];
+  }
+}
+
+/* sums[c] += the products of |n| samples of a table, in the order of sum_of. */
+static void add_samples(float *restrict sums, const table *t, const float *x, int64_t channels,
+                        int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const float *a = x + t->element[i][0] * channels, *b = x + t->element[i][1] * channels;
+    const float *c = x + t->element[i][2] * channels, *d = x + t->element[i][3] * channels;
+    const float *w = t->weight[i];
+    for (int64_t j = 0; j < channels; j++)
+      sums[j] = (((sums[j] + w[0] * a[j]) + w[1] * b[j]) + w[2] * c[j]) + w[3] * d[j];
+  }
+}
+
+static void align_channels_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  const pooling *s = context;
+  const int64_t plane = s->height * s->width;
+  float *line = s->last + (s->samples * plane + worker * s->columns) * s->channels;
+  table t;
+  int64_t at, end;
+  df_task_range(index, count, s->regions * s->rows, 1, &at, &end);
+  for (; at < end; at++) {
+    const int64_t region = at / s->rows, row = at % s->rows;
+    const bins b = bins_of(s, region);
+    const int64_t total = b.count[0] * b.count[1];
+    const float *x = s->last + s->batch[region] * plane * s->channels;
+    memset(line, 0, (size_t)(s->columns * s->channels) * sizeof *line);
+    for (int64_t column = 0; column < s->columns; column++)
+      for (int64_t first = 0; first < total; first += SAMPLES) {
+        const int64_t n = df_min(SAMPLES, total - first);
+        fill(s, &t, &b, row, column, first, n);
+        add_samples(line + column * s->channels, &t, x, s->channels, n);
+      }
+    float *y = s->y + (region * s->channels * s->rows + row) * s->columns;
+    for (int64_t c = 0; c < s->channels; c++, y += s->rows * s->columns)
+      for (int64_t column = 0; column < s->columns; column++)
+        y[column] = total ? line[column * s->channels + c] / (float)total : 0.0f;
   }
 }
 
@@ -204,7 +284,11 @@ static df_status align_run(const df_call *call) {
   if (status != DF_OK)
     return status;
   s.x = x->data;
-  return forward(call, &s, align_task);
+  if (!by_channels(x->shape, s.regions, df_attr_ints(call, DF_ROI_ALIGN_SIZE, NULL), s.max))
+    return forward(call, &s, align_task);
+  s.last = call->workspace;
+  df_parallel(call, channels_last_task, &s, df_task_count(call, df_elements(x), DF_GRAIN));
+  return forward(call, &s, align_channels_task);
 }
 
 static df_status align_grad_run(const df_call *call) {
@@ -245,7 +329,13 @@ static df_status max_grad_run(const df_call *call) {
 }
 
 DF_KERNELS(detection_roi) = {
-    DF_KERNEL_IF("roi_align", "f32", "f32,f32,i64->f32", NULL, df_accepts_elements, align_run),
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "roi_align",
+                       .name = "roi_align f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,i64->f32",
+                       .accepts = df_accepts_elements,
+                       .prepare = align_prepare,
+                       .run = align_run},
     DF_KERNEL_IF("roi_align_grad", "f32", "f32,f32,i64,f32?->f32", NULL, df_accepts_elements,
                  align_grad_run),
     DF_KERNEL_IF("max_roi_pool", "f32", "f32,f32,i64->f32", NULL, df_accepts_elements, max_run),

@@ -13,7 +13,8 @@ enum {
 
 typedef struct pooling {
   const float *x, *rois, *dy;
-  float *y; /* or dx */
+  float *y;    /* or dx */
+  float *last; /* x with its channels last, then a line of bins per worker */
   const int64_t *batch;
   int64_t samples, regions, channels, height, width;
   int64_t rows, columns; /* of bins */
