@@ -1,5 +1,6 @@
 """What tests of several folders share: recordings, small graphs and ONNX models, other instruction sets, cycles."""
 
+import json
 import os
 import subprocess
 import sys
@@ -183,6 +184,36 @@ def python_on(isa, *arguments):
     done = python(*arguments)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
+
+
+KIT = """
+import json, sys
+from dataflow.testing import SAMPLES, check_device
+from dataflow.testing.conformance import VARIANTS
+every, precision = sys.argv[1] == "True", sys.argv[2]
+if every:
+    found = list(check_device("cpu", precision=precision))
+else:
+    others = [v for v in VARIANTS if v not in ("plain", "repeated", "refused", "memory")]
+    found = []
+    for i, variant in enumerate(others):
+        samples = SAMPLES[i::len(others)]
+        found += check_device("cpu", precision=precision, samples=samples, variants=("plain", variant), complete=False)
+print(json.dumps({"passed": sum(o.status == "passed" for o in found),
+                  "bad": [str(o) for o in found if o.status in ("failed", "untested")],
+                  "claimed": sorted({o.op for o in found if o.status == "passed"})}))
+"""
+
+
+def kit_on(isa, *, every=False, precision="float32"):
+    """What the kit finds of the device cpu with an instruction set; skips where the machine has it not.
+
+    ``every``: all variants of every sample. Else each sample plain and in one other variant, so that an op with ten
+    samples is tried in all: half a minute of CPU instead of two. ``DATAFLOW_EVERY_VARIANT=1`` in the environment asks
+    for all everywhere.
+    """
+    every = every or bool(os.environ.get("DATAFLOW_EVERY_VARIANT"))
+    return json.loads(python_on(isa, "-c", KIT, str(every), precision))
 
 
 def again_on(isa, file, but):

@@ -1,13 +1,11 @@
 """Every C kernel against the reference, for each instruction set; errors name what is wrong."""
 
-import json
-
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.plugin.registry import default_registry
-from tests.support import python_on
+from tests.support import kit_on
 
 # What the cpu device leaves to others: views are no steps, these nodes are run by the host.
 HOST_DRIVEN = {"if_", "loop"}
@@ -19,24 +17,21 @@ HOST |= {"image_size", "decode_image"}
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_every_kernel_agrees_with_the_reference(isa):
-    """Leaks, state and refusals, which don't depend on the instruction set, with the one of this machine alone."""
-    others = () if default_registry().devices["cpu"].version.endswith(isa) else ("repeated", "refused", "memory")
-    code = (
-        "import json\n"
-        "from dataflow.testing import check_device\n"
-        "from dataflow.testing.conformance import VARIANTS\n"
-        f"found = list(check_device('cpu', variants=[v for v in VARIANTS if v not in {others}]))\n"
-        "print(json.dumps({'passed': sum(o.status == 'passed' for o in found),"
-        " 'bad': [str(o) for o in found if o.status in ('failed', 'untested')],"
-        " 'claimed': sorted({o.op for o in found if o.status == 'passed'})}))\n"
-    )
-    found = json.loads(python_on(isa, "-c", code))
+    """In every variant with the instruction set of this machine; with the others each sample in two of them."""
+    own = default_registry().devices["cpu"].version.endswith(isa)
+    found = kit_on(isa, every=own)
     assert found["bad"] == []
     assert found["passed"] > 3000
     views = {op.name for op in df.ops.ALL if op.view is not None}
     composite = {op.name for op in df.ops.ALL if op.decompose is not None}
     needed = {op.name for op in df.ops.ALL} - views - composite - HOST_DRIVEN - BEFORE - HOST
     assert needed <= set(found["claimed"])
+
+
+def test_amx_tiles_are_as_right_as_float32():
+    found = kit_on("amx", precision="bf16x6")
+    assert found["bad"] == []
+    assert found["passed"] > 3000
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])

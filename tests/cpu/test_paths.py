@@ -1,5 +1,4 @@
-"""Each code path of the CPU plugin, forced: training with fusion on and off, one thread and two; the sample table on
-AMX tiles (test_kernels.py has it for the instruction sets)."""
+"""Each code path of the CPU plugin, forced: training with fusion on and off, one thread and two."""
 
 from __future__ import annotations
 
@@ -7,15 +6,6 @@ import pytest
 
 from tests.support import python_on
 
-TABLE = """
-import collections
-from dataflow.testing import check_device
-found = list(check_device("cpu", precision="bf16x6"))
-print("\\n".join(str(o) for o in found if o.status in ("failed", "untested")))
-count = collections.Counter(o.status for o in found)
-assert count["passed"] > 5000, count
-assert not count["failed"] and not count["untested"]
-"""
 TRAINING = """
 import numpy as np
 from tests.models.test_models import deviations, train
@@ -40,7 +30,3 @@ assert fused[True] and not fused[False], fused
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_training_on_every_instruction_set(isa):
     python_on(isa, "-c", TRAINING)
-
-
-def test_amx_tiles_are_as_right_as_float32():
-    python_on("amx", "-c", TABLE)

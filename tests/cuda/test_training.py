@@ -24,8 +24,9 @@ def follow(file, steps, registry):
 
 
 @pytest.mark.parametrize("file", models.FILES)
-def test_models_follow_pytorch(file, cuda):
-    plans = follow(file, models.made.STEPS, cuda)
+def test_models_follow_pytorch(file, cuda, request):
+    on_card = request.node.callspec.params["cuda"] == "card"
+    plans = follow(file, models.made.STEPS if on_card else 3, cuda)  # the stand-in is slow
     for plan in plans.values():
         assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
         if models.family_of(file) not in ("branch", "recurrence"):  # their bodies run on the host

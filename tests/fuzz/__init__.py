@@ -4,7 +4,7 @@
     python -m tests.fuzz graphs --count 200000 --seed 1 --jobs 2
     python -m tests.fuzz gradients --count 20000
     python -m tests.fuzz plans --count 1000000
-    python -m tests.fuzz coverage --minutes 60 [--keep]
+    python -m tests.fuzz coverage --minutes 60 --jobs 2 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
     python -m tests.fuzz graphs --seed 1 --case 4711 --reproducer tests/test_bug.py
 
@@ -20,7 +20,7 @@ Who calls whom::
         gradients  case -> the same graph -> its vjp against differences -> outcome
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
-      coverage     atheris over the reader and the wire format, in processes of its own
+      coverage     atheris over the wire format, the reader and runs, in processes of its own  (files, mutations)
 
 A target is a function from ``(seed, case)`` to an ``Outcome``: a word that is counted (``ran``, ``refused``, ...) and
 the findings. What a finding is stands in ``findings.Finding``.

@@ -39,7 +39,7 @@ def main() -> int:
     if options.target == "coverage":
         from .coverage import cover
 
-        report = cover(options.minutes or 10.0, options.seed, options.keep)
+        report = cover(options.minutes or 10.0, options.seed, options.keep, options.jobs)
     else:
         report = _campaign(options)
     _write(report, options.output or Path(f"build/fuzz/{options.target}-{options.seed}.json"), options.log)
