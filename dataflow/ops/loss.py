@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..ir.graph import Node
-from ..ir.op import Op
+from ..ir.op import MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import exp, mul, sub
@@ -16,11 +18,12 @@ from .reduce import reduce_sum
 from .shape import reshape
 from .softmax import softmax_grad
 
-_ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
+# Of several sizes along the axis, ``classes`` says that only so many of the first are classes; 0: all are.
+_ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0, "classes": 0}
 
 
 def _infer(
-    logits: TensorType, labels: TensorType, *, axis: int, ignore_index: int, label_smoothing: float
+    logits: TensorType, labels: TensorType, *, axis: int, ignore_index: int, label_smoothing: float, classes: int
 ) -> tuple[TensorType, TensorType]:
     name = "softmax_cross_entropy"
     need_float(name, logits)
@@ -30,6 +33,9 @@ def _infer(
     fits = labels.shape == shape or not (logits.is_bound and labels.is_bound)
     need(fits, f"{name}: labels are {labels}; logits {logits} without axis {axis} have shape {shape}")
     need(0.0 <= label_smoothing < 1.0, f"{name}: label_smoothing is {label_smoothing}; expected 0 <= it < 1")
+    size = logits.shape[at]
+    known = classes == 0 if not isinstance(size, int) else 0 <= classes <= size
+    need(known, f"{name}: classes is {classes}; expected 0 for all, or at most the {size} of the logits")
     loss = TensorType(logits.dtype, labels.shape)
     return loss, loss
 
@@ -40,6 +46,14 @@ def _grad_infer(
     loss, _ = _infer(logits, labels, **attributes)
     alike("softmax_cross_entropy_grad: the loss, its gradient and lse", loss, dloss, lse)
     return logits
+
+
+def _both_infer(
+    dloss: TensorType, logits: TensorType, labels: TensorType, **attributes: Any
+) -> tuple[TensorType, TensorType]:
+    loss, _ = _infer(logits, labels, **attributes)
+    alike("softmax_cross_entropy_with_grad: the loss and its gradient", loss, dloss)
+    return loss, logits
 
 
 def _gradient(node: Node, dloss: Value, *kept: Value | None) -> tuple[Value, None]:
@@ -63,12 +77,17 @@ def _second(node: Node, u: Value) -> tuple[Value, Value, None, None]:
     ones = dloss.builder.add(full, (), {"shape": dloss.type.shape, "value": 1.0, "dtype": dloss.type.dtype}).outputs[0]
     by_loss = softmax_cross_entropy_grad(ones, logits, labels, lse, **node.attributes)
     weight = where(ignored, 0.0, dloss)
-    by_logits = softmax_grad(mul(u, along(weight)), exp(sub(logits, along(lse))), axis=axis)
+    share = exp(sub(logits, along(lse)))
+    if node.attributes["classes"]:
+        sizes = [-1 if at == axis else 1 for at in range(logits.type.rank)]
+        inside = np.arange(logits.type.sizes[axis]).reshape(sizes) < node.attributes["classes"]
+        share = where(dloss.builder.constant(inside), share, 0.0)
+    by_logits = softmax_grad(mul(u, along(weight)), share, axis=axis)
     return reduce_sum(mul(u, by_loss), axes=(axis,), keepdims=False), by_logits, None, None
 
 
 def _cost(node: Node) -> int:
-    logits = node.inputs[1 if node.op.name.endswith("grad") else 0]
+    logits = node.inputs[node.op.inputs.index("logits")]
     assert logits is not None
     return 10 * logits.type.elements
 
@@ -93,6 +112,16 @@ softmax_cross_entropy_grad: Op = Op(
     inplace=((0, 1),),
     cost=_cost,
     doc="dlogits = dloss (e^(logits - lse) - (1 - s) [class = label] - s / C); 0 where the label is ignored",
+)
+softmax_cross_entropy_with_grad: MultiOp = MultiOp(
+    "softmax_cross_entropy_with_grad",
+    ("dloss", "logits", "labels"),
+    _both_infer,
+    outputs=("loss", "dlogits"),
+    attributes=_ATTRIBUTES,
+    inplace=((1, 1),),
+    cost=_cost,
+    doc="both of softmax_cross_entropy and of its gradient, whose logits are read once",
 )
 
 
@@ -151,4 +180,4 @@ ctc_loss_grad: Op = Op(
     doc="dlog_probs = -dloss * the share of the paths that have this class at this time; 0 where there is no path",
 )
 
-OPS = (softmax_cross_entropy, softmax_cross_entropy_grad, ctc_loss, ctc_loss_grad)
+OPS = (softmax_cross_entropy, softmax_cross_entropy_grad, softmax_cross_entropy_with_grad, ctc_loss, ctc_loss_grad)

@@ -31,6 +31,7 @@ from .rounding.products import round_products
 from .squares import multiply_squares
 from .training.addends import add_to_gradients
 from .training.channel_sums import sum_with_elementwise
+from .training.loss_gradients import join_loss_gradients
 from .training.norm_relu import fuse_norm_relu
 from .training.scaled_convs import scale_convs
 from .training.square_sums import join_square_sums
@@ -144,6 +145,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
     Pass("pad_classes", "fuse", lambda graph, at: pad_classes(graph, at.targets) if at.rounds else graph),
+    Pass("loss_gradients", "fuse", lambda graph, at: join_loss_gradients(graph, at.targets)),
     Pass(
         "round_products",
         "fuse",

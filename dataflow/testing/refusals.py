@@ -26,6 +26,8 @@ REFUSED: tuple[Sample, ...] = (
     Sample(ops.scatter_elements, (x(3, 4), _at([0, 1, 4], 3, 1), x(3, 1)), {"axis": 1}),
     Sample(ops.scatter_nd, (x(4, 5), _at([0, -5], 2, 1), x(2, 5))),
     Sample(ops.softmax_cross_entropy, (x(3, 5), _at([0, 1, 5], 3))),
+    Sample(ops.softmax_cross_entropy, (x(3, 8), _at([0, 1, 5], 3)), {"classes": 5}),
+    Sample(ops.softmax_cross_entropy_with_grad, (x(3), x(3, 8), _at([0, 1, 5], 3)), {"classes": 5}),
 )
 
 

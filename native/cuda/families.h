@@ -23,6 +23,7 @@
   X(layer_norm) X(layer_norm_grad)                                                                                    \
   X(linalg)                                                                                        \
   X(loss)                                                                                          \
+  X(loss_with_grad)                                                                                \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
   X(optimizer_squares)                                                                             \

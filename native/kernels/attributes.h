@@ -98,9 +98,9 @@ enum { DF_LRN_SIZE, DF_LRN_ALPHA, DF_LRN_BETA, DF_LRN_BIAS };
 enum { DF_LAYER_NORM_AXIS, DF_LAYER_NORM_EPSILON, DF_LAYER_NORM_CENTER };
 /* also softmax_grad, log_softmax, log_softmax_grad */
 enum { DF_SOFTMAX_AXIS };
-/* also softmax_cross_entropy_grad */
+/* also softmax_cross_entropy_grad, softmax_cross_entropy_with_grad */
 enum { DF_SOFTMAX_CROSS_ENTROPY_AXIS, DF_SOFTMAX_CROSS_ENTROPY_IGNORE_INDEX,
-       DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING };
+       DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING, DF_SOFTMAX_CROSS_ENTROPY_CLASSES };
 /* also ctc_loss_grad */
 enum { DF_CTC_LOSS_BLANK };
 enum { DF_SGD_STEP_MOMENTUM, DF_SGD_STEP_NESTEROV };

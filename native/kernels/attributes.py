@@ -31,7 +31,7 @@ ALIKE = (
     ("conv", "conv_integer", "conv_dequantized", "conv_requantized"),
     ("max_pool", "avg_pool", "avg_pool_grad", "conv_relu_max_pool"),
     ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"),
-    ("softmax_cross_entropy", "softmax_cross_entropy_grad"),
+    ("softmax_cross_entropy", "softmax_cross_entropy_grad", "softmax_cross_entropy_with_grad"),
     ("ctc_loss", "ctc_loss_grad"),
     ("layer_norm", "layer_norm_grad"),
     ("lrn", "lrn_grad"),

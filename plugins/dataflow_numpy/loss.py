@@ -28,9 +28,16 @@ def _checked_labels(attributes: Attributes, labels: Array, classes: int) -> tupl
     return np.where(counts, labels, 0), counts
 
 
+def _classes(attributes: Attributes, logits: Array) -> tuple[Array, int]:
+    """The logits of what is a class, and their axis."""
+    axis = attributes["axis"] % logits.ndim
+    stop = attributes["classes"] or logits.shape[axis]
+    return upcast(logits)[(slice(None),) * axis + (slice(stop),)], axis
+
+
 def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tuple[Array, Array]:
-    z, axis = upcast(logits), attributes["axis"] % logits.ndim
-    classes, smoothing = logits.shape[axis], attributes["label_smoothing"]
+    z, axis = _classes(attributes, logits)
+    classes, smoothing = z.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
     if z.size == 0:
         empty = np.zeros(labels.shape, logits.dtype)
@@ -45,15 +52,22 @@ def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tupl
 
 
 def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, labels: Array, lse: Array) -> Array:
-    z, axis = upcast(logits), attributes["axis"] % logits.ndim
-    classes, smoothing = logits.shape[axis], attributes["label_smoothing"]
+    z, axis = _classes(attributes, logits)
+    classes, smoothing = z.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
     p = np.exp(z - np.expand_dims(upcast(lse), axis)) - smoothing / max(classes, 1)
     shape = [classes if i == axis else 1 for i in range(z.ndim)]
     hot = np.expand_dims(safe, axis) == np.arange(classes).reshape(shape)
     p = p - (1 - smoothing) * hot
     scale = np.expand_dims(np.where(counts, upcast(dloss), 0), axis)
-    return np.where(scale == 0, 0, p * scale).astype(logits.dtype)
+    found = np.zeros(logits.shape, logits.dtype)
+    found[(slice(None),) * axis + (slice(classes),)] = np.where(scale == 0, 0, p * scale)
+    return found
+
+
+def _cross_entropy_with_grad(attributes: Attributes, dloss: Array, logits: Array, labels: Array) -> tuple[Array, Array]:
+    loss, lse = _cross_entropy(attributes, logits, labels)
+    return loss, _cross_entropy_grad(attributes, dloss, logits, labels, lse)
 
 
 class _Paths:
@@ -154,4 +168,5 @@ KERNELS: dict[str, Code] = {
     "ctc_loss_grad": _ctc_grad,
     "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_grad": _cross_entropy_grad,
+    "softmax_cross_entropy_with_grad": _cross_entropy_with_grad,
 }

@@ -22,6 +22,23 @@ def _cross_entropy() -> list[Sample]:
                 rows.append(Sample(ops.softmax_cross_entropy, given, a, gradient=small))
                 lse = x(*labels, kind="positive")
                 rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, lse), a, gradient=small))
+                rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a))
+    return rows
+
+
+def _fewer_classes() -> list[Sample]:
+    """Rows that are longer than there are classes."""
+    rows = []
+    for shape, classes, axis in (((5, 16), 13, 1), ((3, 8, 5), 6, 1), ((2, 9008), 9001, 1)):
+        labels = shape[:axis] + shape[axis + 1 :]
+        given = (x(*shape), i(*labels, high=classes))
+        small = (0,) if np.prod(shape) < 200 else ()
+        for smoothing in (0.0, 0.1):
+            a = {"axis": axis, "label_smoothing": smoothing, "ignore_index": 0, "classes": classes}
+            kept = x(*labels, kind="positive")
+            rows.append(Sample(ops.softmax_cross_entropy, given, a, gradient=small, tolerance=LONG_SUM))
+            rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, kept), a, gradient=small))
+            rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a, tolerance=LONG_SUM))
     return rows
 
 
@@ -34,6 +51,7 @@ def _long() -> list[Sample]:
         a = {"axis": axis, "label_smoothing": 0.1}
         rows.append(Sample(ops.softmax_cross_entropy, given, a, tolerance=LONG_SUM))
         rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, x(*labels)), a, tolerance=LONG_SUM))
+        rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a, tolerance=LONG_SUM))
     return rows
 
 
@@ -62,4 +80,4 @@ def _ctc() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _cross_entropy() + _long() + _ctc()
+SAMPLES: list[Sample] = _cross_entropy() + _fewer_classes() + _long() + _ctc()

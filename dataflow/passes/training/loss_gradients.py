@@ -1,0 +1,92 @@
+"""Graph -> Graph: a cross entropy and its gradient as one op, where what multiplies the gradient is known before.
+
+In a training step that is a constant or a weight of each label: it doesn't depend on the loss. Apart, a device reads
+the logits twice: of a language model they are the largest tensor of a step, some hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from ...ir.graph import Graph, Node
+from ...ir.kernel import Targets
+from ...ir.value import Value
+from ...ops.loss import softmax_cross_entropy, softmax_cross_entropy_grad, softmax_cross_entropy_with_grad
+
+
+def join_loss_gradients(graph: Graph, targets: Targets) -> Graph:
+    """The graph with ``softmax_cross_entropy_with_grad`` for both, in the position of the loss.
+
+    What multiplies the gradient then stands before it, and so does what else reads the logits, over which the gradient
+    is written. In a graph of stages the gradient is computed in that of the loss.
+
+    Args:
+        graph: bound.
+        targets: the devices and their kernels.
+    """
+    if targets.offer(softmax_cross_entropy_with_grad.name):
+        for node in graph.nodes:  # of the graph before
+            if node.op is softmax_cross_entropy:
+                graph = _joined(graph, node, targets)
+    return graph
+
+
+def _joined(graph: Graph, loss: Node, targets: Targets) -> Graph:
+    """The graph with one node for a loss and its gradient, or as it is."""
+    readers = graph.readers()
+    kept = {*graph.outputs.values(), *(state.after for state in graph.states)}
+    logits, labels = loss.inputs
+    lse = loss.outputs[1] if len(loss.outputs) > 1 else None
+    found = [] if lse is None or lse in kept else readers.get(lse, [])
+    gradient = found[0] if len(found) == 1 and found[0].op is softmax_cross_entropy_grad else None
+    if gradient is None or logits is None or gradient.inputs[1:] != (logits, labels, lse):
+        return graph
+    if gradient.attributes != loss.attributes or targets.order(gradient) != targets.order(loss):
+        return graph
+    dloss = gradient.inputs[0]
+    outputs = (loss.outputs[0], gradient.outputs[0])
+    made = Node(
+        softmax_cross_entropy_with_grad,
+        loss.name,
+        (dloss, logits, labels),
+        outputs,
+        loss.attributes,
+        (),
+        loss.origin,
+        pin=targets.pin(loss),
+    )
+    position = graph.nodes.index(loss)
+    stop = min(stop for stop in graph.stage_stops() if stop > position)
+    others = [node for node in _readers(readers, logits) if node is not loss and node is not gradient]
+    beside, factors = _with_ancestors(graph, others), _with_ancestors(graph, [made]).difference([made])
+    before = beside | factors
+    if loss in before or gradient in before or not beside.isdisjoint(graph.nodes[stop:]):
+        return graph
+    if targets.taker(made, loss) is None:
+        return graph
+    sooner = [node for node in graph.nodes[position:] if node in before]
+    later = [node for node in graph.nodes[position + 1 :] if node not in before and node is not gradient]
+    return dataclasses.replace(graph, nodes=(*graph.nodes[:position], *sooner, made, *later))
+
+
+def _readers(readers: dict[Value, list[Node]], value: Value) -> Iterable[Node]:
+    """What reads a value, or a view of it."""
+    for node in readers.get(value, ()):
+        yield node
+        if node.op.view is not None:
+            for view in node.outputs:
+                if view is not None:
+                    yield from _readers(readers, view)
+
+
+def _with_ancestors(graph: Graph, nodes: Iterable[Node]) -> set[Node]:
+    """Nodes, and all whose results they need."""
+    makers, found = graph.producers(), set[Node]()
+    waiting = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [makers[value] for value in node.inputs if value in makers]
+    return found

@@ -1,0 +1,114 @@
+/* norm/loss_with_grad.cu: softmax cross entropy and its gradient in one kernel, see norm/loss.h.
+ *
+ * Memory gives the logits once: rows of up to 8192 stay in registers, and longer ones are read
+ * again from the caches, since a block has a whole multiprocessor and few rows are in flight. The
+ * gradient may lie over the logits: a thread writes the elements that it has read itself, and the
+ * logit of the label is read before any of them.
+ */
+#include "norm/loss.h"
+
+enum { MOST = 2 * DF_HELD }; /* elements that a thread holds: more would spill */
+
+/* What loss and gradient of a row have in common beside its logits. */
+struct own {
+  int64_t label;
+  float logit, dloss;
+
+  /* |x|: of a label. */
+  __device__ own(const forward &f, const float *dlosses, int64_t i, const float *x, int64_t apart,
+                 bool live)
+      : label(live ? f.labels_.at(i) : -1), logit(0.0f), dloss(0.0f) {
+    if (f.labels_.counts(label)) {
+      logit = x[label * apart];
+      dloss = dlosses[i];
+    }
+  }
+  __device__ row_scale scale(const forward &f, const row_state &state) const {
+    return {dloss, state.exps.m + logf(state.exps.s), f.smoothing, f.labels_.classes};
+  }
+};
+
+template <typename T, int HELD>
+__global__ void __launch_bounds__(df_rows_block(HELD), 1)
+    both_rows(forward f, T *dx, const float *dloss, df_rows plan) {
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
+  const df_row_position at = df_row_of_thread(plan);
+  const int64_t origin = at.row * plan.n, round = df_row_round<HELD>(plan);
+  const int64_t stop = df_min(at.end, f.labels_.classes);
+  const own of_row(f, dloss, at.row, f.x + origin, 1, at.row < plan.rows);
+  float x[HELD];
+  row_state state;
+  state.clear();
+  for (int64_t base = 0; base < stop; base += round)
+    add_round(state, x, f, f.x + origin, plan, base, stop, at.lane);
+  state.join(df_row_join{scratch, plan.group});
+  if (at.lane == 0 && at.row < plan.rows)
+    store_loss(f, at.row, of_row.label, of_row.logit, state);
+  const row_scale scale = of_row.scale(f, state);
+  for (int64_t base = 0; base < at.end; base += round) {
+    if (plan.n > round)
+      df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
+    const int64_t label = of_row.label - base;
+    const int left = df_row_left<HELD>(plan, base, stop);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+      const int i = df_row_index(plan, at.lane, k);
+      x[k] = i < left ? scale(x[k], i == label) : 0.0f;
+    }
+    df_row_store(dx + origin, x, plan, base, at.end, at.lane);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(DF_COLUMN_BLOCK)
+    both_columns(forward f, T *dx, const float *dloss, df_columns plan) {
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
+  const df_column_position at = df_column_of_thread(plan);
+  const own of_column(f, dloss, at.column, f.x + at.origin, plan.inner, at.live);
+  row_state state;
+  state.clear();
+  add_column(state, f, plan, at);
+  state.join(df_column_join{shared, plan.across});
+  if (!at.live)
+    return;
+  if (at.first == 0)
+    store_loss(f, at.column, of_column.label, of_column.logit, state);
+  const row_scale scale = of_column.scale(f, state);
+  for (int64_t c = at.first; c < plan.size; c += at.step) {
+    const int64_t i = at.origin + c * plan.inner;
+    df_store(dx + i, c < f.labels_.classes ? scale(f.x[i], c == of_column.label) : 0.0f);
+  }
+}
+
+/* softmax_cross_entropy_with_grad(dloss, logits, labels; ...) -> loss, dlogits */
+template <typename T> static df_status run_to(const df_call *call) {
+  const shape s = shape_of(call, call->inputs[1]);
+  if (s.outer * s.inner == 0)
+    return DF_OK;
+  const forward f = forward_of(call, 1, s.size);
+  const float *dloss = df_in<const float>(call, 0);
+  T *dx = df_out<T>(call, 1);
+  if (s.inner > 1) {
+    const df_columns plan = df_columns_plan(s.outer, s.size, s.inner);
+    return DF_LAUNCH(call, both_columns<T>, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0,
+                     f, dx, dloss, plan);
+  }
+  const bool held = s.size <= int64_t{DF_ROW_BLOCK} * DF_HELD;
+  df_rows plan = df_rows_plan(s.outer, s.size, false, held ? int{MOST} : int{DF_HELD});
+  df_rows_vectors(&plan, f.x, dx);
+  const auto launch = [&]<int HELD>() {
+    return DF_LAUNCH(call, (both_rows<T, HELD>), df_rows_grid(plan), plan.block, 0, f, dx, dloss,
+                     plan);
+  };
+  return plan.held == MOST ? launch.template operator()<MOST>()
+                           : launch.template operator()<DF_HELD>();
+}
+
+static df_status run(const df_call *call) {
+  return call->outputs[1]->dtype == DF_BFLOAT16 ? run_to<uint16_t>(call) : run_to<float>(call);
+}
+
+static const df_kernel records[] = {DF_CUDA_KERNEL("softmax_cross_entropy_with_grad", "f32",
+                                                   "f32,f32,i32|i64->f32,f32|bf16", "1<1",
+                                                   .run = run, .capturable = 1)};
+DF_CUDA_FAMILY(loss_with_grad, records);
