@@ -21,7 +21,7 @@ from .lower.placement import targets_of
 from .passes.narrow_storage import narrow_storage
 from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
-from .passes.rounding.results import round_results
+from .passes.rounding.casts import absorb_casts
 from .planning.memory_goal import MemoryGoal, Searches, planned_within
 from .planning.planner import make_plan
 from .plugin.device import Precision, Refused
@@ -96,7 +96,7 @@ def lowered_graph(
         graph = narrow_storage(graph, storage, mutable)
     if fusion:
         refused = {name for name, _ in placement.pins.refused}
-        graph = round_results(graph, targets_of(placement.pins, registry), refused)
+        graph = absorb_casts(graph, targets_of(placement.pins, registry), refused)
     if ordered:
         graph = ordered_for_memory(graph)
     return lower(graph, placement.pins, registry, owners, state)

@@ -140,14 +140,13 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
 #pragma unroll
     for (int g = 0; g < T::COLUMNS; g += 4) {
       const int column = g * DF_ATTENTION_ACROSS + across * 4;
-      if (r.fours && column < p.e)
-        *reinterpret_cast<float4 *>(own.to + column) =
-            make_float4(result(y[i][g], column), result(y[i][g + 1], column + 1),
-                        result(y[i][g + 2], column + 2), result(y[i][g + 3], column + 3));
+      if (column >= p.e)
+        continue;
+      float four[4];
 #pragma unroll
       for (int f = 0; f < 4; f++)
-        if (!r.fours && column + f < p.e)
-          own.to[column + f] = result(y[i][g + f], column + f);
+        four[f] = column + f < p.e ? result(y[i][g + f], column + f) : 0.0f;
+      own.put(column, four, p.e, r.fours);
     }
   }
 }
@@ -178,8 +177,11 @@ __global__ void __launch_bounds__(DF_BLOCK)
     return;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
   p.entry(at / p.m, in);
-  const df_attention_row own{r.row_of_y(at / p.m, at % p.m), state.closed(), state.cleared(p.safe)};
-  own.to[column] = own.result(y, in[DF_ATTENTION_V], p.n, static_cast<int32_t>(column));
+  const df_attention_row own{r.row_of_y(at / p.m, at % p.m), r.rounded, state.closed(),
+                             state.cleared(p.safe)};
+  const int32_t of = static_cast<int32_t>(column);
+  const float one[1] = {own.result(y, in[DF_ATTENTION_V], p.n, of)};
+  own.put(of, one, p.e, false);
 }
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
@@ -254,17 +256,26 @@ static df_status run(const df_call *call) {
   const int32_t n_lead = lead_of(y->shape, y->rank, transposed, lead);
   const bool masked = call->n_inputs > 3 && in[3]->dtype != DF_NONE;
   const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
-  const df_attention_prepacking operands{
+  df_attention_prepacking operands{
       {in[0], in[1], in[2], masked ? in[3] : nullptr, nullptr, nullptr}, lead, n_lead, precision};
+  const df_tensor &q = *in[0], &v = *in[2];
+  const int64_t batch = df_product(lead, 0, n_lead);
+  if (batch * q.shape[q.rank - 2] == 0)
+    return DF_OK;
+  const choice c = choose(q.shape[q.rank - 2], v.shape[v.rank - 2], q.shape[q.rank - 1],
+                          v.shape[v.rank - 1], batch, precision);
+  char *workspace = static_cast<char *>(call->workspace);
+  df_attention_floats floats;
+  const df_status filled =
+      c.tiles == TENSOR ? df_status(DF_OK) : floats.fill(call, operands.operands, &workspace);
+  if (filled)
+    return filled;
   const df_attention p =
       df_attention_of(operands.operands, lead, n_lead, df_attr_float(call, DF_ATTENTION_SCALE),
                       df_attr_int(call, DF_ATTENTION_SAFE) != 0);
-  const int64_t batch = df_product(lead, 0, n_lead);
-  if (batch * p.m == 0)
-    return DF_OK;
-  const choice c = choose(p.m, p.n, p.d, p.e, batch, precision);
   df_attention_results r{};
-  r.y = static_cast<float *>(y->data);
+  r.y = y->data;
+  r.rounded = y->dtype == DF_BFLOAT16;
   r.logsum = df_out<float>(call, 1);
   r.heads = static_cast<int32_t>(transposed ? df_product(lead, 1, n_lead) : 1);
   r.y_row = static_cast<int64_t>(r.heads) * p.e;
@@ -276,7 +287,6 @@ static df_status run(const df_call *call) {
   r.rows = batch * p.m;
   for (int64_t keys = 1; keys < c.split_keys; keys *= 2)
     r.shift += 1.0f;
-  char *workspace = static_cast<char *>(call->workspace);
   df_attention_summary known{};
   df_attention_prepacked prepacked{};
   const df_status found = c.tiles == TENSOR
@@ -290,7 +300,8 @@ static df_status run(const df_call *call) {
     r.states = reinterpret_cast<df_attention_state *>(workspace);
     r.partials = reinterpret_cast<float *>(r.states + c.splits * r.rows);
   }
-  r.fours = p.e % 4 == 0 && df_is_aligned<4>(r.splits > 1 ? r.partials : r.y);
+  const void *rows = r.splits > 1 ? r.partials : r.y;
+  r.fours = p.e % 4 == 0 && reinterpret_cast<uintptr_t>(rows) % 16 == 0;
   const int64_t blocks = r.tiles * batch * c.splits;
   const df_status status = c.tiles == TENSOR
                                ? df_attention_tensor_run(call, p, prepacked, r, blocks, precision)
@@ -314,8 +325,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   if (c.tiles == TENSOR)
     out->workspace =
         df_attention_prepacked_bytes(q, node->inputs[1], v, batch, false, node->precision);
-  else if (node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE)
-    out->workspace = df_attention_summary_bytes(batch, m, v->shape[v->rank - 2]);
+  else
+    out->workspace = df_attention_floats::bytes(node);
+  if (c.tiles != TENSOR && node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE)
+    out->workspace += df_attention_summary_bytes(batch, m, v->shape[v->rank - 2]);
   if (c.splits > 1)
     out->workspace += c.splits * batch * m * (e + 2) * static_cast<int64_t>(sizeof(float));
   out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
@@ -327,6 +340,6 @@ static const char *accepts(const df_node *node) {
 }
 
 static const df_kernel records[] = {
-    DF_CUDA_KERNEL("attention", "f32", "~f32,~f32,~f32,~f32?->f32,f32?", nullptr,
-                   .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
+    DF_CUDA_KERNEL("attention", "f32", "~f32|bf16,~f32|bf16,~f32|bf16,~f32?->f32|bf16,f32?",
+                   nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(attention, records);

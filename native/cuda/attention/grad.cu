@@ -236,16 +236,21 @@ static df_status run(const df_call *call) {
     x.rank = n_lead;
   if (!df_walk_plan<3>(&g.walk, dy.shape, n_lead, {&outer[0], &outer[1], &outer[2]}))
     return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
-  const df_attention_prepacking operands{
-      {in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y},
-      dy.shape,
-      n_lead,
-      precision,
-      g.logsum};
+  df_attention_prepacking operands{{in[Q], in[KT], in[V], masked ? in[MASK] : nullptr, &dy, &y},
+                                   dy.shape,
+                                   n_lead,
+                                   precision,
+                                   g.logsum};
+  char *workspace = static_cast<char *>(call->workspace);
+  df_attention_floats floats;
+  const df_status filled = df_attention_has_format(precision)
+                               ? df_status(DF_OK)
+                               : floats.fill(call, operands.operands, &workspace);
+  if (filled)
+    return filled;
   const df_attention p =
       df_attention_of(operands.operands, dy.shape, n_lead, df_attr_float(call, DF_ATTENTION_SCALE),
                       df_attr_int(call, DF_ATTENTION_SAFE) != 0);
-  char *workspace = static_cast<char *>(call->workspace);
   if (df_attention_has_format(precision)) {
     df_attention_prepacked prepacked{};
     const df_status status = df_attention_prepack(call, p, operands, &workspace, &prepacked);
@@ -270,8 +275,9 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
     out->workspace = df_attention_prepacked_bytes(node->inputs[Q], node->inputs[KT], v, batch, true,
                                                   node->precision);
   } else {
+    out->workspace = df_attention_floats::bytes(node);
     if (node->n_inputs > MASK && node->inputs[MASK]->dtype != DF_NONE)
-      out->workspace =
+      out->workspace +=
           df_attention_summary_bytes(batch, logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
     out->workspace += df_operand_elements(logsum) * static_cast<int64_t>(sizeof(float));
   }
@@ -284,6 +290,7 @@ static const char *accepts(const df_node *node) {
 }
 
 static const df_kernel records[] = {DF_CUDA_KERNEL(
-    "attention_grad", "f32", "~f32,~f32,f32,~f32,~f32,~f32,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
+    "attention_grad", "f32",
+    "~f32,~f32|bf16,f32,~f32|bf16,~f32|bf16,~f32|bf16,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
     nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(attention_grad, records);

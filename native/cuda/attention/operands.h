@@ -5,7 +5,7 @@
  * kt (d, n), v (n, e), mask that broadcasts to (m, n). k is the transpose of kt: a row per key. */
 #ifndef DF_CUDA_ATTENTION_OPERANDS_H
 #define DF_CUDA_ATTENTION_OPERANDS_H
-#include "map/map.h"
+#include "map/floats.h"
 
 /* Operands that batch entries have matrices of. */
 enum {
@@ -28,6 +28,19 @@ struct df_attention_matrix {
   int64_t row, column;
   int32_t width; /* elements of a row */
   bool fours;    /* that lie side by side in aligned groups of four */
+  bool halves;   /* elements are bfloat16: of what attention/prepack.cu reads */
+
+  __device__ __forceinline__ df_attention_matrix behind(int64_t elements) const {
+    df_attention_matrix out = *this;
+    out.at =
+        halves ? reinterpret_cast<const float *>(reinterpret_cast<const uint16_t *>(at) + elements)
+               : at + elements;
+    return out;
+  }
+
+  __device__ __forceinline__ float element(int64_t index) const {
+    return halves ? df_fetch(reinterpret_cast<const uint16_t *>(at) + index) : at[index];
+  }
 };
 
 /* What a kernel gets. */
@@ -76,9 +89,9 @@ static inline df_attention_matrix df_attention_matrix_of(const df_tensor &x, boo
     stride[side] = size[side] == 1 ? 0 : x.strides[axis[side]];
   }
   df_attention_matrix out{static_cast<const float *>(x.data), stride[0], stride[1],
-                          static_cast<int32_t>(size[1]), false};
+                          static_cast<int32_t>(size[1]),      false,     x.dtype == DF_BFLOAT16};
   out.fours = stride[1] == 1 && size[1] > 0 && size[1] % 4 == 0 && stride[0] % 4 == 0 &&
-              df_is_aligned<4>(out.at);
+              reinterpret_cast<uintptr_t>(out.at) % (out.halves ? 8 : 16) == 0;
   return out;
 }
 
@@ -121,6 +134,37 @@ df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const
   out.safe = safe;
   return out;
 }
+
+/* Operands of bfloat16 as floats, for kernels that read nothing else. */
+struct df_attention_floats {
+  df_tensor made[DF_ATTENTION_OPERANDS];
+  int64_t strides[DF_ATTENTION_OPERANDS][DF_WALK_RANK];
+
+  /* Puts them at |*workspace|, which is advanced behind them, and into |operands|. */
+  df_status fill(const df_call *call, const df_tensor *(&operands)[DF_ATTENTION_OPERANDS],
+                 char **workspace) {
+    df_status status = DF_OK;
+    for (int i = 0; i < DF_ATTENTION_OPERANDS && !status; i++) {
+      const df_tensor *from = operands[i];
+      if (!from || from->dtype != DF_BFLOAT16)
+        continue;
+      made[i] = df_floats_of(*from, reinterpret_cast<float *>(*workspace), strides[i]);
+      operands[i] = &made[i];
+      *workspace += df_floats_bytes(df_elements(from));
+      status = df_fill_floats(call, *from, made[i]);
+    }
+    return status;
+  }
+
+  /* Bytes for those of a node. */
+  static int64_t bytes(const df_node *node) {
+    int64_t sum = 0;
+    for (int32_t i = 0; i < node->n_inputs; i++)
+      if (node->inputs[i]->dtype == DF_BFLOAT16)
+        sum += df_floats_bytes(df_operand_elements(node->inputs[i]));
+    return sum;
+  }
+};
 
 /* Null when the kernels take q, kt and v, else why not. */
 static inline const char *df_attention_accepts(const df_node *node, const df_operand *q,

@@ -23,7 +23,7 @@ struct sources {
 };
 
 /* What a thread has of a tile: four neighbours in each of |PASSES| rows. */
-template <int HEAD> struct share {
+template <int HEAD, bool HALVES> struct share {
   static constexpr int ACROSS = HEAD / 4, STEP = DF_ATTENTION_BLOCK / ACROSS, PASSES = ROWS / STEP;
 
   static __device__ __forceinline__ void position(bool down, int pass, int *row, int *column) {
@@ -35,15 +35,25 @@ template <int HEAD> struct share {
   /* Rows of |x|, which begins with the first, zeros behind the last of |rows| and behind each. */
   static __device__ __forceinline__ void fetch(float (&v)[PASSES][4], const df_attention_matrix &x,
                                                bool down, int32_t rows) {
+    if (HALVES && x.halves)
+      fetch_from(v, reinterpret_cast<const uint16_t *>(x.at), x, down, rows);
+    else
+      fetch_from(v, x.at, x, down, rows);
+  }
+
+  template <typename T>
+  static __device__ __forceinline__ void fetch_from(float (&v)[PASSES][4], const T *at,
+                                                    const df_attention_matrix &x, bool down,
+                                                    int32_t rows) {
     if (x.fours) { /* no branch for each, so that no load waits for another */
       int row, column;
       position(false, 0, &row, &column);
       const int32_t valid = column < x.width ? rows : 0;
-      const float *from = x.at + row * x.row + column;
+      const T *from = at + row * x.row + column;
 #pragma unroll
       for (int pass = 0; pass < PASSES; pass++) {
         const bool there = row + pass * STEP < valid;
-        const float4 four = *reinterpret_cast<const float4 *>(there ? from : x.at);
+        const float4 four = df_fetch_four(there ? from : at);
         v[pass][0] = there ? four.x : 0.0f;
         v[pass][1] = there ? four.y : 0.0f;
         v[pass][2] = there ? four.z : 0.0f;
@@ -58,18 +68,29 @@ template <int HEAD> struct share {
       position(down, pass, &row, &column);
 #pragma unroll
       for (int f = 0; f < 4; f++)
-        v[pass][f] =
-            row < rows && column + f < x.width ? x.at[row * x.row + (column + f) * x.column] : 0.0f;
+        v[pass][f] = row < rows && column + f < x.width
+                         ? df_fetch(at + row * x.row + (column + f) * x.column)
+                         : 0.0f;
     }
   }
 };
 
-/* A block per tile: of masks first, then of q, k, v and dy. */
-template <typename F, int HEAD>
-__global__ void __launch_bounds__(DF_ATTENTION_BLOCK, HEAD == 64 ? 6 : 4)
+template <bool HALVES>
+static __device__ __forceinline__ df_attention_matrix from_element(df_attention_matrix x,
+                                                                   int64_t element) {
+  if constexpr (HALVES)
+    return x.behind(element);
+  x.at += element;
+  return x;
+}
+
+/* A block per tile: of masks first, then of q, k, v and dy. HALVES: some are bfloat16; how those
+ * are read takes registers that the others need. */
+template <typename F, int HEAD, bool HALVES>
+__global__ void __launch_bounds__(DF_ATTENTION_BLOCK, (HEAD == 64 ? 6 : 4) - HALVES)
     prepack(const __grid_constant__ df_attention p, const __grid_constant__ sources s,
             const __grid_constant__ df_attention_summary known) {
-  typedef share<HEAD> share;
+  typedef share<HEAD, HALVES> share;
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   DF_SHARED_ARRAY(int32_t, entries, [DF_WARP]);
   int64_t index = blockIdx.x;
@@ -91,8 +112,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_BLOCK, HEAD == 64 ? 6 : 4)
   const int32_t rows = static_cast<int32_t>(df_min(ROWS, source.rows - first));
   int64_t offset[2];
   source.walk.offsets(number, offset);
-  df_attention_matrix x = source.x;
-  x.at += offset[0] + first * x.row;
+  const df_attention_matrix x = from_element<HALVES>(source.x, offset[0] + first * source.x.row);
   /* Threads side by side read rows that lie so; of dy they have rows, for sums along them. */
   const bool gradient = operand == DF_ATTENTION_DY;
   const bool down = !x.fours && x.column != 1 && !gradient;
@@ -126,8 +146,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_BLOCK, HEAD == 64 ? 6 : 4)
 
   /* delta, the sum of dy y along a row, and with it what is known of the tile's queries. */
   float y[share::PASSES][4], most_delta = 0.0f, least = INFINITY;
-  df_attention_matrix other = s.y;
-  other.at += offset[1] + first * other.row;
+  const df_attention_matrix other = from_element<HALVES>(s.y, offset[1] + first * s.y.row);
   share::fetch(y, other, false, rows);
 #pragma unroll
   for (int pass = 0; pass < share::PASSES; pass++) {
@@ -227,20 +246,31 @@ static df_tensor lay(const df_attention &p, const df_attention_prepacking &from,
   df_walk_plan<2>(&source->walk, axes[0], lead, {&outer, &y});
   *next += bytes_of(source->matrices * source->tiles, tile_words);
   df_tensor out = x;
+  out.dtype = DF_FLOAT32; /* words of a format */
   out.data = source->to;
   out.shape = axes[0];
   out.strides = axes[1];
   return out;
 }
 
+template <typename F, bool HALVES>
+static df_status launch_as(const df_call *call, const df_attention &p, const sources &s,
+                           const df_attention_summary &known, int64_t blocks) {
+  if (head_of(p.d, p.e) > 64)
+    return DF_LAUNCH(call, (prepack<F, 128, HALVES>), static_cast<unsigned>(blocks),
+                     DF_ATTENTION_BLOCK, 0, p, s, known);
+  return DF_LAUNCH(call, (prepack<F, 64, HALVES>), static_cast<unsigned>(blocks),
+                   DF_ATTENTION_BLOCK, 0, p, s, known);
+}
+
 template <typename F>
 static df_status launch(const df_call *call, const df_attention &p, const sources &s,
                         const df_attention_summary &known, int64_t blocks) {
-  if (head_of(p.d, p.e) > 64)
-    return DF_LAUNCH(call, (prepack<F, 128>), static_cast<unsigned>(blocks), DF_ATTENTION_BLOCK, 0,
-                     p, s, known);
-  return DF_LAUNCH(call, (prepack<F, 64>), static_cast<unsigned>(blocks), DF_ATTENTION_BLOCK, 0, p,
-                   s, known);
+  bool halves = false;
+  for (const df_attention_matrix &x : p.matrices)
+    halves = halves || (x.at && x.halves);
+  return halves ? launch_as<F, true>(call, p, s, known, blocks)
+                : launch_as<F, false>(call, p, s, known, blocks);
 }
 
 df_status df_attention_prepack(const df_call *call, const df_attention &p,

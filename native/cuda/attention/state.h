@@ -2,7 +2,7 @@
  * of attention go. */
 #ifndef DF_CUDA_ATTENTION_STATE_H
 #define DF_CUDA_ATTENTION_STATE_H
-#include "attention/operands.h"
+#include "attention/result.h"
 
 /* As a card has it, a NaN loses. */
 struct df_attention_larger {
@@ -53,16 +53,16 @@ struct df_attention_state {
 /* The sum of 0 v over all keys: 0, or NaN where v isn't finite. */
 static __device__ __forceinline__ float df_attention_of_nothing(const df_attention_matrix &v,
                                                                 int32_t n, int32_t column) {
-  const float *at = v.at + column * v.column;
   float sum = 0.0f;
   for (int32_t key = 0; key < n; key++)
-    sum = fmaf(0.0f, at[key * v.row], sum);
+    sum = fmaf(0.0f, v.element(key * v.row + column * v.column), sum);
   return sum;
 }
 
 /* Where the results of a row go, and what becomes of them. */
 struct df_attention_row {
-  float *to;
+  void *to;
+  bool rounded; /* to bfloat16 */
   float closed; /* added to them */
   bool cleared; /* whether its weights are 0 */
 
@@ -70,11 +70,20 @@ struct df_attention_row {
                                           int32_t column) const {
     return cleared ? df_attention_of_nothing(v, n, column) : y + closed;
   }
+
+  /* Stores those from |column| on, as far as there are |columns|; |groups|: they are aligned. */
+  template <int N>
+  __device__ __forceinline__ void put(int32_t column, const float (&v)[N], int32_t columns,
+                                      bool groups) const {
+    df_attention_result{to, 0, 1, columns, rounded}.put(0, column, v, groups);
+  }
 };
 
 /* Where results go. A block has a tile of rows of a batch entry and a split of its keys. */
 struct df_attention_results {
-  float *y, *logsum;              /* logsum null where nobody wants it */
+  void *y;       /* float or, |rounded|, bfloat16 */
+  float *logsum; /* null where nobody wants it */
+  bool rounded;
   int64_t y_row, y_head, y_entry; /* distances: of rows, of heads, of groups of |heads| entries */
   int32_t heads;
   bool fours;                        /* rows of y or of partials are made of aligned fours */
@@ -101,10 +110,12 @@ struct df_attention_results {
     return out;
   }
 
-  __device__ __forceinline__ float *row_of_y(int64_t entry, int64_t row) const {
+  __device__ __forceinline__ void *row_of_y(int64_t entry, int64_t row) const {
     const uint32_t at = static_cast<uint32_t>(entry); /* entries have a block each */
     const uint32_t group = at / static_cast<uint32_t>(heads);
-    return y + group * y_entry + (at - group * static_cast<uint32_t>(heads)) * y_head + row * y_row;
+    const int64_t before =
+        group * y_entry + (at - group * static_cast<uint32_t>(heads)) * y_head + row * y_row;
+    return static_cast<char *>(y) + before * (rounded ? 2 : 4);
   }
 
   /* Ends row |row| of a task, with |first| in one of its threads: notes its state or the logarithm
@@ -117,11 +128,11 @@ struct df_attention_results {
     if (partials) {
       if (first)
         states[t.split * rows + at] = state;
-      return {partials + (t.split * rows + at) * p.e, 0.0f, false};
+      return {partials + (t.split * rows + at) * p.e, false, 0.0f, false};
     }
     if (first && logsum)
       logsum[at] = p.n > 0 ? state.logsum(p.safe) : -INFINITY;
-    return {row_of_y(t.entry, row), p.n > 0 ? state.closed() : 0.0f,
+    return {row_of_y(t.entry, row), rounded, p.n > 0 ? state.closed() : 0.0f,
             p.n > 0 && state.cleared(p.safe)};
   }
 };

@@ -212,11 +212,13 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
     const df_attention_state state{most[half], total * exp2f(r.shift)};
     const df_attention_row own = r.end_row(task, state, p, row, pair == 0);
     if (own.cleared) { /* seldom, so once in the code for all columns */
-      df_attention_matrix of[DF_ATTENTION_OPERANDS];
-      original.entry(task.entry, of);
+      const df_attention_matrix v = original.matrices[DF_ATTENTION_V].behind(
+          df_attention_offset(original, DF_ATTENTION_V, task.entry));
 #pragma unroll 1
-      for (int column = pair / 2; column < p.e; column += 4)
-        own.to[column] = df_attention_of_nothing(of[DF_ATTENTION_V], p.n, column);
+      for (int column = pair / 2; column < p.e; column += 4) {
+        const float one[1] = {df_attention_of_nothing(v, p.n, column)};
+        own.put(column, one, p.e, false);
+      }
       continue;
     }
 #pragma unroll
@@ -224,12 +226,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
       const int column = j * DF_FRAGMENT_COLUMNS + pair;
       const float result[2] = {fmaf(y[j][half * 2], inverse, own.closed),
                                fmaf(y[j][half * 2 + 1], inverse, own.closed)};
-      if (r.fours && column < p.e)
-        *reinterpret_cast<float2 *>(own.to + column) = make_float2(result[0], result[1]);
-#pragma unroll
-      for (int f = 0; f < 2; f++)
-        if (!r.fours && column + f < p.e)
-          own.to[column + f] = result[f];
+      own.put(column, result, p.e, r.fours);
     }
   }
 }

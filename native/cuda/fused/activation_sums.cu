@@ -26,9 +26,9 @@ struct columns {
 
 static inline int64_t bands_of(const columns &c) { return df_divide_up(c.rows, c.band); }
 
-template <int V, bool TANH, typename T>
+template <int V, bool TANH, typename S, typename T>
 static __device__ __forceinline__ void grad_band(T *dx, float *partials, const float *dy,
-                                                 const float *x, const columns &c,
+                                                 const S *x, const columns &c,
                                                  float (&shared)[VECTOR][DF_BLOCK]) {
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   const int warp = static_cast<int>(threadIdx.x) / DF_WARP;
@@ -41,12 +41,12 @@ static __device__ __forceinline__ void grad_band(T *dx, float *partials, const f
       const int64_t at = row * c.count + column;
       float slope[V], by[V];
       if constexpr (V == VECTOR) {
-        const float4 four = *reinterpret_cast<const float4 *>(x + at);
+        const float4 four = df_fetch_four(x + at);
         const float4 other = *reinterpret_cast<const float4 *>(dy + at);
         slope[0] = four.x, slope[1] = four.y, slope[2] = four.z, slope[3] = four.w;
         by[0] = other.x, by[1] = other.y, by[2] = other.z, by[3] = other.w;
       } else {
-        slope[0] = x[at];
+        slope[0] = df_fetch(x + at);
         by[0] = dy[at];
       }
 #pragma unroll
@@ -74,9 +74,9 @@ static __device__ __forceinline__ void grad_band(T *dx, float *partials, const f
   }
 }
 
-template <bool TANH, typename T>
+template <bool TANH, typename S, typename T>
 __global__ void __launch_bounds__(DF_BLOCK)
-    grad_and_sum(T *dx, float *partials, const float *dy, const float *x, columns c, int vector) {
+    grad_and_sum(T *dx, float *partials, const float *dy, const S *x, columns c, int vector) {
   DF_SHARED_ARRAY(float, shared, [VECTOR][DF_BLOCK]);
   if (vector)
     grad_band<VECTOR, TANH>(dx, partials, dy, x, c, shared);
@@ -94,12 +94,13 @@ static columns columns_of(const int64_t *shape, int32_t rank) {
   return c;
 }
 
-template <typename T> static df_status run_to(const df_call *call) {
+template <typename S, typename T> static df_status run_to(const df_call *call) {
   const df_tensor *x = call->inputs[1];
   const columns c = columns_of(x->shape, x->rank);
   T *dx = df_out<T>(call, 0);
   float *partials = static_cast<float *>(call->workspace);
-  const float *dy = df_in<const float>(call, 0), *from = df_in<const float>(call, 1);
+  const float *dy = df_in<const float>(call, 0);
+  const S *from = df_in<const S>(call, 1);
   if (c.count == 0)
     return DF_OK;
   const bool even =
@@ -111,10 +112,10 @@ template <typename T> static df_status run_to(const df_call *call) {
                   static_cast<unsigned>(bands_of(c)));
   if (c.rows > 0) {
     const df_status status = df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")
-                                 ? DF_LAUNCH(call, (grad_and_sum<true, T>), grid, DF_BLOCK, 0, dx,
-                                             partials, dy, from, c, int{even})
-                                 : DF_LAUNCH(call, (grad_and_sum<false, T>), grid, DF_BLOCK, 0, dx,
-                                             partials, dy, from, c, int{even});
+                                 ? DF_LAUNCH(call, (grad_and_sum<true, S, T>), grid, DF_BLOCK, 0,
+                                             dx, partials, dy, from, c, int{even})
+                                 : DF_LAUNCH(call, (grad_and_sum<false, S, T>), grid, DF_BLOCK, 0,
+                                             dx, partials, dy, from, c, int{even});
     if (status)
       return status;
   }
@@ -122,8 +123,13 @@ template <typename T> static df_status run_to(const df_call *call) {
                           bands_of(c));
 }
 
+template <typename S> static df_status run_of(const df_call *call) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? run_to<S, uint16_t>(call)
+                                                : run_to<S, float>(call);
+}
+
 static df_status run(const df_call *call) {
-  return call->outputs[0]->dtype == DF_BFLOAT16 ? run_to<uint16_t>(call) : run_to<float>(call);
+  return call->inputs[1]->dtype == DF_BFLOAT16 ? run_of<uint16_t>(call) : run_of<float>(call);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
@@ -132,7 +138,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   return DF_OK;
 }
 
-static const df_kernel records[] = {DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32->f32|bf16,f32",
-                                                   "0<0,0<1", .prepare = prepare, .run = run,
-                                                   .capturable = 1)};
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32|bf16->f32|bf16,f32", "0<0,0<1",
+                   .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(activation_sums, records);

@@ -4,7 +4,7 @@
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. */
 #include "gemm/linalg.h"
-#include "kernels/half.h"
+#include "map/floats.h"
 
 /* ---- Sizes and strides of a node or a call -------------------------------------------------- */
 
@@ -74,38 +74,16 @@ df_gemm df_matmul_of_call(const df_call *call) {
 
 /* ---- Factors of 16 bits --------------------------------------------------------------------- */
 
-struct bfloat_to_float {
-  __device__ float operator()(uint16_t x) const { return df_from_bfloat(x); }
-};
-
-/* |x| as contiguous floats at |data|; |strides| is memory for them. */
-static df_tensor as_floats(const df_tensor *x, float *data, int64_t (&strides)[DF_WALK_RANK]) {
-  df_tensor t = *x;
-  int64_t stride = 1;
-  for (int32_t axis = t.rank - 1; axis >= 0; axis--) {
-    strides[axis] = stride;
-    stride *= t.shape[axis];
-  }
-  t.data = data;
-  t.strides = strides;
-  t.dtype = DF_FLOAT32;
-  return t;
-}
-
-static int64_t float_bytes(const df_tensor *x) {
-  return df_divide_up(df_elements(x) * static_cast<int64_t>(sizeof(float)), 256) * 256;
-}
-
 int64_t df_matmul_float_node(const df_node *node, df_gemm *out) {
   const df_tensor a = without_data(node->inputs[0]), b = without_data(node->inputs[1]),
                   c = without_data(node->outputs[0]);
   int64_t strides[2][DF_WALK_RANK];
-  const df_tensor floats[2] = {as_floats(&a, nullptr, strides[0]),
-                               as_floats(&b, nullptr, strides[1])};
+  const df_tensor floats[2] = {df_floats_of(a, nullptr, strides[0]),
+                               df_floats_of(b, nullptr, strides[1])};
   const df_gemm_end end = out->end;
   *out = make(&floats[0], &floats[1], &c);
   out->end = end;
-  return float_bytes(&a) + float_bytes(&b);
+  return df_floats_bytes(df_elements(&a)) + df_floats_bytes(df_elements(&b));
 }
 
 df_status df_matmul_as_floats(const df_call *call, float *floats, df_gemm *out) {
@@ -113,18 +91,9 @@ df_status df_matmul_as_floats(const df_call *call, float *floats, df_gemm *out) 
   df_tensor made[2];
   for (int i = 0; i < 2; i++) {
     const df_tensor *from = call->inputs[i];
-    made[i] = as_floats(from, floats, strides[i]);
-    floats += float_bytes(from) / static_cast<int64_t>(sizeof(float));
-    const int64_t n = df_elements(from);
-    if (n == 0)
-      continue;
-    df_walk<1> walk;
-    const df_tensor *const operands[1] = {from};
-    df_walk_plan(&walk, from->shape, from->rank, operands); /* accepts looks at ranks */
-    const df_status status = DF_LAUNCH(call, (df_map_strided<bfloat_to_float, float, 1, uint16_t>),
-                                       df_blocks(n, DF_BLOCK), DF_BLOCK, 0, bfloat_to_float{},
-                                       static_cast<float *>(made[i].data), n, walk,
-                                       static_cast<const uint16_t *>(from->data));
+    made[i] = df_floats_of(*from, floats, strides[i]);
+    floats += df_floats_bytes(df_elements(from)) / static_cast<int64_t>(sizeof(float));
+    const df_status status = df_fill_floats(call, *from, made[i]);
     if (status)
       return status;
   }

@@ -1,5 +1,6 @@
 /* map/activation.cu: y[i] = f(x[i]), shapes equal, any strides in, contiguous out. */
 #include "map/map.h"
+#include "map/stored.h"
 #include "map/vmath.h"
 
 #include "kernels/half.h"
@@ -57,14 +58,23 @@ struct gelu_fn {
 struct gelu_tanh_fn {
   __device__ float operator()(float x) const { return df_gelu_tanh(x); }
 };
-/* The same, rounded for products that read bfloat16. */
-template <typename F> struct rounded_fn {
+/* The same of what waits for backward in bfloat16, and rounded for products that read that. */
+template <typename F, typename TO, typename TI> struct stored_fn {
   F f;
-  __device__ uint16_t operator()(float x) const { return df_to_bfloat(f(x)); }
+  __device__ TO operator()(TI x) const {
+    TO y;
+    df_store(&y, f(df_fetch(&x)));
+    return y;
+  }
 };
+template <typename TO, typename TI, typename F> static df_status gelu_as(const df_call *call, F f) {
+  return df_map<TO, TI>(call, stored_fn<F, TO, TI>{f});
+}
 template <typename F> static df_status gelu_by(const df_call *call, F f) {
-  return call->outputs[0]->dtype == DF_BFLOAT16 ? df_map<uint16_t, float>(call, rounded_fn<F>{f})
-                                                : df_map<float, float>(call, f);
+  const bool from = call->inputs[0]->dtype == DF_BFLOAT16;
+  if (call->outputs[0]->dtype == DF_BFLOAT16)
+    return from ? gelu_as<uint16_t, uint16_t>(call, f) : gelu_as<uint16_t, float>(call, f);
+  return from ? gelu_as<float, uint16_t>(call, f) : df_map<float, float>(call, f);
 }
 static df_status gelu_f32_run(const df_call *call) {
   return df_attr_is(call, DF_GELU_APPROXIMATE, "tanh") ? gelu_by(call, gelu_tanh_fn{})
@@ -112,7 +122,8 @@ static const df_kernel records[] = {
     DF_UNARY_F32(RECORD_F32)
     SAME(sin, f32) SAME(cos, f32)
     F32_PARAMETER_OPS(RECORD_PARAMETER)
-    RECORD(gelu, f32, "f32|bf16", "0<0", gelu_f32_run)
+    DF_CUDA_KERNEL("gelu", "f32", "~f32|bf16->f32|bf16", "0<0", .accepts = df_accepts_rank,
+                   .run = gelu_f32_run, .capturable = 1),
     DF_UNARY_F64(RECORD_F64)
     DF_UNARY_INT(RECORD_I32)
     DF_UNARY_INT(RECORD_I64)

@@ -10,8 +10,9 @@
 
 struct row_norm {
   void *y;               /* float or bfloat16 */
+  const void *x;         /* likewise */
   float *mean, *inverse; /* may be null */
-  const float *x, *scale, *bias;
+  const float *scale, *bias;
   float2 *states; /* of splits: mean, sum of squares about it */
   double epsilon;
   int32_t center;
@@ -69,7 +70,8 @@ static __device__ __forceinline__ float put_moments(const row_norm &s, const df_
   return inverse;
 }
 
-template <typename T>
+/* Of rows of S, written as T. */
+template <typename S, typename T>
 __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows plan, int what) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   DF_SHARED_ARRAY(double, double_scratch, [DF_WARP]);
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
     }
   } else {
     for (int64_t base = at.begin; base < at.end; base += round) {
-      df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
+      df_row_load(x, static_cast<const S *>(s.x) + origin, plan, base, at.end, at.lane, 0.0f);
       m.add(x, df_held_count(plan, at.lane, df_row_left(plan, base, at.end)), s.center);
     }
   }
@@ -100,22 +102,22 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   const bool held = what == DF_ROW_COMPLETE && plan.length <= round;
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held)
-      df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
+      df_row_load(x, static_cast<const S *>(s.x) + origin, plan, base, at.end, at.lane, 0.0f);
     put_norm(s, x, static_cast<T *>(s.y) + origin, m.mean, inverse, plan, base, at.end, at.lane);
   }
 }
 
-/* Blocks of a multiprocessor; two of 16 elements a thread would spill what a second address takes.
- */
-static constexpr int df_held_resident(int held, size_t result) {
-  return held == 2 * DF_HELD && result == sizeof(uint16_t) ? 1
-         : held < DF_HELD_MOST                             ? held / DF_HELD
-                                                           : 2;
+/* Blocks of a multiprocessor: one less where the registers that 16 bits take would be spilled. */
+static constexpr int df_held_resident(int held, size_t source, size_t result) {
+  const bool less = held == 2 * DF_HELD
+                        ? source + result < 2 * sizeof(float)
+                        : held < DF_HELD_MOST && held > DF_HELD && source < sizeof(float);
+  return held < DF_HELD_MOST ? held / DF_HELD - less : 2;
 }
 
 /* Rows that groups hold by vectors, see df_rows_are_held. */
-template <int HELD, typename T>
-__global__ void __launch_bounds__(df_rows_block(HELD), df_held_resident(HELD, sizeof(T)))
+template <int HELD, typename S, typename T>
+__global__ void __launch_bounds__(df_rows_block(HELD), df_held_resident(HELD, sizeof(S), sizeof(T)))
     norm_rows_held(row_norm s, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   DF_SHARED_ARRAY(double, double_scratch, [DF_WARP]);
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(df_rows_block(HELD), df_held_resident(HELD, si
   const int64_t origin = at.row * plan.n;
   float x[HELD];
   df_moments m{0.0f, 0.0f, 0.0f};
-  df_row_load<true>(x, s.x + origin, plan, 0, at.end, at.lane, 0.0f);
+  df_row_load<true>(x, static_cast<const S *>(s.x) + origin, plan, 0, at.end, at.lane, 0.0f);
   m.add(x, df_held_count<true, HELD>(plan, at.lane, static_cast<int>(at.end)), s.center);
   join_moments(&m, double_scratch, scratch, plan, plan.n);
   const float inverse = put_moments(s, m, plan, at);
@@ -139,7 +141,7 @@ static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *)
   return DF_OK;
 }
 
-template <typename T> static df_status norm_to(const df_call *call) {
+template <typename S, typename T> static df_status norm_to(const df_call *call) {
   const df_tensor *x = call->inputs[0];
   const df_norm_extent e = df_norm_extent_of(call, x->shape, x->rank);
   row_norm s{};
@@ -150,35 +152,41 @@ template <typename T> static df_status norm_to(const df_call *call) {
     const df_status status = df_norm_clear(call, s.mean, e.rows);
     return status ? status : df_norm_clear(call, s.inverse, e.rows);
   }
-  s.x = df_in<const float>(call, 0);
+  s.x = df_in<const S>(call, 0);
   s.scale = df_in<const float>(call, 1);
   s.bias = df_in<const float>(call, 2);
   s.states = static_cast<float2 *>(call->workspace);
   s.epsilon = df_attr_float(call, DF_LAYER_NORM_EPSILON);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows plan = df_rows_plan(e.rows, e.n, true);
-  df_rows_vectors(&plan, static_cast<const float *>(s.y), s.x, s.scale, s.bias);
+  df_rows_vectors(&plan, static_cast<const char *>(s.y), static_cast<const char *>(s.x), s.scale,
+                  s.bias);
   const bool held = df_rows_are_held(&plan);
   const dim3 grid = df_rows_grid(plan);
   if (held)
     return df_by_held(plan, [&]<int HELD>() {
-      return DF_LAUNCH(call, (norm_rows_held<HELD, T>), grid, plan.block, 0, s, plan);
+      return DF_LAUNCH(call, (norm_rows_held<HELD, S, T>), grid, plan.block, 0, s, plan);
     });
   if (plan.splits > 1) {
     const df_status status =
-        DF_LAUNCH(call, (norm_rows<T>), grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
+        DF_LAUNCH(call, (norm_rows<S, T>), grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
-  return DF_LAUNCH(call, (norm_rows<T>), grid, plan.block, 0, s, plan,
+  return DF_LAUNCH(call, (norm_rows<S, T>), grid, plan.block, 0, s, plan,
                    plan.splits > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_COMPLETE});
 }
 
+template <typename S> static df_status norm_of(const df_call *call) {
+  return call->outputs[0]->dtype == DF_BFLOAT16 ? norm_to<S, uint16_t>(call)
+                                                : norm_to<S, float>(call);
+}
+
 static df_status norm_run(const df_call *call) {
-  return call->outputs[0]->dtype == DF_BFLOAT16 ? norm_to<uint16_t>(call) : norm_to<float>(call);
+  return call->inputs[0]->dtype == DF_BFLOAT16 ? norm_of<uint16_t>(call) : norm_of<float>(call);
 }
 
 static const df_kernel records[] = {
-    DF_CUDA_KERNEL("layer_norm", "f32", "f32,f32?,f32?->f32|bf16,f32?,f32?", "0<0",
+    DF_CUDA_KERNEL("layer_norm", "f32", "f32|bf16,f32?,f32?->f32|bf16,f32?,f32?", "0<0",
                    .prepare = norm_prepare, .run = norm_run, .capturable = 1)};
 DF_CUDA_FAMILY(layer_norm, records);

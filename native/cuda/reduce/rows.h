@@ -167,8 +167,8 @@ static __device__ __forceinline__ float4 df_row_four(const float *x, const df_ro
 }
 
 /* v[k] = x[base + df_row_index(k)] where that is before |end|, else |nothing|. */
-template <bool VECTOR = false, int HELD>
-static __device__ __forceinline__ void df_row_load(float (&v)[HELD], const float *x,
+template <bool VECTOR = false, int HELD, typename T>
+static __device__ __forceinline__ void df_row_load(float (&v)[HELD], const T *x,
                                                    const df_rows &plan, int64_t base, int64_t end,
                                                    int lane, float nothing) {
   const int left = df_row_left<HELD>(plan, base, end);
@@ -179,7 +179,7 @@ static __device__ __forceinline__ void df_row_load(float (&v)[HELD], const float
       const int i = df_row_index<VECTOR>(plan, lane, k);
       float4 four{nothing, nothing, nothing, nothing};
       if (i < left)
-        four = *reinterpret_cast<const float4 *>(x + i);
+        four = df_fetch_four(x + i);
       v[k] = four.x;
       v[k + 1] = four.y;
       v[k + 2] = four.z;
@@ -191,7 +191,7 @@ static __device__ __forceinline__ void df_row_load(float (&v)[HELD], const float
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
       const int i = df_row_index<VECTOR>(plan, lane, k);
-      v[k] = i < left ? x[i] : nothing;
+      v[k] = i < left ? df_fetch(x + i) : nothing;
     }
   }
 }
