@@ -144,7 +144,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
-    Pass("pad_classes", "fuse", lambda graph, at: pad_classes(graph, at.targets) if at.rounds else graph),
+    Pass("pad_classes", "fuse", lambda graph, at: pad_classes(graph, at.targets) if at.reduced else graph),
     Pass("loss_gradients", "fuse", lambda graph, at: join_loss_gradients(graph, at.targets)),
     Pass(
         "round_products",

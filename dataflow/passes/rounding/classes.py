@@ -1,9 +1,9 @@
-"""Graph -> Graph: logits of an odd number of classes get more of them, so that their products have even rows.
+"""Graph -> Graph: logits of an odd number of classes get more columns, so that their products have even rows.
 
 Tensor cores read rows of 16 bytes: with some fifty thousand classes, seven fewer than a multiple of 8, a product takes
-seven times as long in bfloat16 as with that multiple (3.2 and 0.43 ms for 4096 rows of 768 on an H100). The weight gets
-rows of zeros and the classes behind its own a bias of minus infinity: their probability and their gradient are exactly
-0, and the loss of the others has the same terms.
+seven times as long in bfloat16 as with that multiple (3.2 and 0.43 ms for 4096 rows of 768 on an H100), and in TF32 its
+operands are copied to even rows first. The weight gets rows of zeros, and the loss has the number of columns that are
+classes as an attribute: the others are none of it, and their gradient is 0.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import numpy as np
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph, Node
 from ...ir.kernel import Targets
+from ...ir.op import Attribute
 from ...ir.rewrite import rewrite
 from ...ir.types import float32
 from ...ir.value import Value
-from ...ops.fused import matmul_bias
 from ...ops.linalg import matmul, matmul_rounded, swapped
-from ...ops.logic import less, where
 from ...ops.loss import softmax_cross_entropy, softmax_cross_entropy_grad
 from ...ops.shape import concat, reshape, slice_, transpose
 from ..dead_code import eliminate_dead_code
@@ -56,8 +55,12 @@ def _heads(graph: Graph, targets: Targets) -> set[Node]:
         classes, weight = logits.type.sizes[-1], maker.inputs[1]
         assert weight is not None
         last = node.attributes["axis"] in (-1, logits.type.rank - 1) and weight.type.rank == 2
-        plain = node.attributes["label_smoothing"] == 0 and node.attributes["ignore_index"] < classes
-        if last and plain and classes % _EVEN and with_rounded_operands(maker, targets) is not None:
+        if (
+            last
+            and classes % _EVEN
+            and not node.attributes["classes"]
+            and with_rounded_operands(maker, targets) is not None
+        ):
             found.add(maker)
     return found
 
@@ -66,14 +69,12 @@ class _Padding:
     """Values of the new graph while it is built.
 
     Attributes:
-        padded: by value of the old graph the one with more classes, and the axis of these.
-        labels: by value the labels in which those that there aren't stay such that there aren't.
+        padded: by value of the old graph the one with more columns, and the axis of the classes.
     """
 
     def __init__(self, graph: Graph, heads: set[Node]) -> None:
         self.makers, self.heads = graph.producers(), heads
         self.padded: dict[Value, tuple[Value, int]] = {}
-        self.labels: dict[tuple[Value, int], Value] = {}
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         """What stands for the outputs of a node; None: the node as it is. See ``rewrite``."""
@@ -81,8 +82,7 @@ class _Padding:
             return (self.logits(builder, node, inputs),)
         found = None if not node.inputs or node.inputs[0] is None else self.padded.get(node.inputs[0])
         if node.op is softmax_cross_entropy and found is not None:
-            labels = self.known(node, inputs[1], found[0])
-            return builder.add(node.op, (found[0], labels), node.attributes, name=node.name).outputs
+            return builder.add(node.op, (found[0], inputs[1]), self.counted(node), name=node.name).outputs
         if node.op is softmax_cross_entropy_grad and node.inputs[1] in self.padded:
             return (self.gradient(node, inputs),)
         if node.op is transpose and found is not None:
@@ -95,13 +95,10 @@ class _Padding:
         return None
 
     def logits(self, builder: GraphBuilder, node: Node, inputs: Sequence[Value | None]) -> Value:
-        """The product with a bias that leaves the padded classes no probability."""
+        """The product with a weight that has more columns."""
         old, (a, b) = _result(node), inputs
         assert a is not None and b is not None and node.inputs[1] is not None
-        classes = old.type.sizes[-1]
-        more = -classes % _EVEN
-        bias = builder.constant(np.repeat(np.array([0, -np.inf], np.float32), [classes, more]))
-        made: Value = matmul_bias(a, self.weight(builder, node.inputs[1], b), bias, name=node.name)
+        made: Value = matmul(a, self.weight(builder, node.inputs[1], b), name=node.name)
         self.padded[old] = made, old.type.rank - 1
         return _without(made, old)
 
@@ -123,27 +120,17 @@ class _Padding:
         self.padded[old] = made, 1
         return made
 
-    def known(self, node: Node, labels: Value | None, logits: Value) -> Value:
-        """The labels: those of a padded class are such of none, which the loss reports."""
-        old, classes = node.inputs[1 if node.op is softmax_cross_entropy else 2], self.classes(node)
-        assert old is not None and labels is not None
-        key = old, classes
-        if key not in self.labels:
-            self.labels[key] = where(less(labels, classes), labels, logits.type.sizes[-1])
-        return self.labels[key]
-
     @staticmethod
-    def classes(node: Node) -> int:
-        logits = node.inputs[0 if node.op is softmax_cross_entropy else 1]
+    def counted(node: Node) -> dict[str, Attribute]:
+        """The attributes of a loss, or of its gradient, with how many of the columns are classes."""
+        logits = node.inputs[node.op.inputs.index("logits")]
         assert logits is not None
-        return int(logits.type.sizes[-1])
+        return {**node.attributes, "classes": int(logits.type.sizes[-1])}
 
     def gradient(self, node: Node, inputs: Sequence[Value | None]) -> Value:
         dloss, _, labels, lse = inputs
         logits, axis = self.padded[node.inputs[1]]  # type: ignore[index]
-        made: Value = softmax_cross_entropy_grad(
-            dloss, logits, self.known(node, labels, logits), lse, **node.attributes, name=node.name
-        )
+        made: Value = softmax_cross_entropy_grad(dloss, logits, labels, lse, **self.counted(node), name=node.name)
         self.padded[_result(node)] = made, axis
         return _without(made, _result(node))
 
