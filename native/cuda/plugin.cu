@@ -49,6 +49,7 @@ static void cuda_free(void *self, df_buffer *buffer) {
   df_queue *queue = static_cast<df_queue *>(self);
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
   df_on_card card(queue->card);
+  df_small_flush(queue); /* copies from it, perhaps */
   cudaFree(buffer->owner);
 }
 

@@ -147,7 +147,7 @@ static void copy_in_host(char *to, const char *from, size_t bytes, bool up) {
 }
 
 static cudaError_t copy_up(df_queue *queue, char *to, const char *from, size_t bytes) {
-  cudaError_t status = cudaSuccess;
+  cudaError_t status = df_small_flush(queue);
   const size_t sent = std::clamp((bytes / 3 + 63) / 64 * 64, LEAST_SENT, MOST_SENT);
   while (bytes && !status) {
     if (queue->filled == DF_STAGING)
@@ -168,7 +168,9 @@ static cudaError_t copy_up(df_queue *queue, char *to, const char *from, size_t b
 
 /* Waits for the stream and hands over what has come down. */
 static cudaError_t arrive(df_queue *queue) {
-  cudaError_t status = cudaStreamSynchronize(queue->stream);
+  cudaError_t status = df_small_flush(queue);
+  if (!status)
+    status = cudaStreamSynchronize(queue->stream);
   for (const df_arrival &arrival : queue->arrivals)
     if (!status)
       copy_in_host(static_cast<char *>(arrival.to), static_cast<const char *>(arrival.from),
@@ -186,7 +188,9 @@ static cudaError_t copy_down(df_queue *queue, char *to, const char *from, size_t
     const size_t free_bytes = DF_STAGING - queue->returned,
                  chunk = bytes < free_bytes ? bytes : free_bytes;
     char *slot = queue->returning + queue->returned;
-    if (!status)
+    if (!status && chunk <= DF_SMALL_BYTES)
+      status = df_small_add(queue, slot, from, chunk);
+    else if (!status)
       status = cudaMemcpyAsync(slot, from, chunk, cudaMemcpyDeviceToHost, queue->stream);
     queue->arrivals.push_back({to, slot, chunk});
     queue->returned += (chunk + 63) / 64 * 64 < free_bytes ? (chunk + 63) / 64 * 64 : free_bytes;
@@ -231,7 +235,9 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
     status = copy_down(queue, to, from, bytes);
   else {
     reach(queue, from);
-    status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue->stream);
+    status = df_small_flush(queue);
+    if (!status)
+      status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue->stream);
   }
   return df_cuda_fail(queue, status, "copying", error);
 }
@@ -255,6 +261,12 @@ df_status df_queue_sync(df_queue *queue, df_error *error) {
   df_on_card card(queue->card);
   queue->failed = nullptr;
   df_status status = df_queue_ready(queue, card, error);
+  cudaError_t fetched = cudaSuccess;
+  for (auto at = queue->ran.begin(); at != queue->ran.end() && !status && !fetched; ++at)
+    if (std::find(queue->ran.begin(), at, *at) == at)
+      fetched = df_segment_fetch_fault(queue, *at);
+  if (!status)
+    status = df_cuda_fail(queue, fetched, "copying", error);
   if (!status)
     status = df_cuda_fail(queue, arrive(queue), "waiting for the card", error);
   const df_status waited = status;

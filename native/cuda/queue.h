@@ -18,6 +18,20 @@ struct df_arrival {
   size_t bytes;
 };
 
+/* Copies of few bytes to pinned memory, which wait for each other. */
+enum { DF_SMALL_COPIES = 32, DF_SMALL_BYTES = 256 };
+
+struct df_small_copy {
+  void *to;
+  const void *from;
+  size_t bytes;
+};
+
+struct df_small_copies {
+  df_small_copy copies[DF_SMALL_COPIES];
+  int32_t count;
+};
+
 /* A handle of a vendor's library that belongs to a queue. */
 struct df_library_handle {
   const void *key; /* of the library */
@@ -42,6 +56,7 @@ struct df_queue {
   char *returning; /* what comes down; DF_STAGING bytes */
   size_t returned;
   std::vector<df_arrival> arrivals;
+  df_small_copies small; /* into |returning| and to where faults come down */
   std::vector<df_library_handle> handles;
   std::vector<df_prepared_segment *> ran; /* since the last sync */
   df_prepared_segment *failed;
@@ -60,6 +75,13 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error);
 /* Waits for the stream, hands copies to the host over, and tells the first fault. */
 df_status df_queue_sync(df_queue *queue, df_error *error);
 
+/* ---- Small copies: small_copies.cu ---------------------------------------------------------- */
+
+/* A copy of at most DF_SMALL_BYTES that is made with the next flush. */
+cudaError_t df_small_add(df_queue *queue, void *to, const void *from, size_t bytes);
+/* Puts the copies that wait into the stream: before anything that may write to their sources. */
+cudaError_t df_small_flush(df_queue *queue);
+
 /* ---- Segments: segment.cu ------------------------------------------------------------------- */
 
 df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepared_segment **out,
@@ -71,6 +93,8 @@ void df_segment_close(df_queue *queue, df_prepared_segment *prepared);
  * before the first call, from which on runs are timed. */
 df_status df_segment_elapsed(df_queue *queue, df_prepared_segment *prepared, int64_t *nanoseconds,
                              df_error *error);
+/* Lets the fault record of the segment come down. */
+cudaError_t df_segment_fetch_fault(df_queue *queue, df_prepared_segment *prepared);
 /* The first fault of the segment's runs since the last call, when they are done; its code is 0 when
  * there was none. */
 df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *prepared);

@@ -30,9 +30,8 @@ static cudaError_t clear_fault(df_queue *queue, df_prepared_segment *p) {
   return status ? status : cudaMemsetAsync(p->fault, sizeof *p->fault, 1, queue->stream);
 }
 
-static cudaError_t copy_fault_down(df_queue *queue, df_prepared_segment *p) {
-  return cudaMemcpyAsync(p->down, p->fault, sizeof *p->fault, cudaMemcpyDeviceToHost,
-                         queue->stream);
+cudaError_t df_segment_fetch_fault(df_queue *queue, df_prepared_segment *p) {
+  return df_small_add(queue, p->down, p->fault, sizeof *p->fault);
 }
 
 static bool is_capturable(const df_segment *segment) {
@@ -126,8 +125,6 @@ static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run,
     status = df_cuda_host->segment_run(queue, p->host, &own, error);
   if (!status)
     status = df_cuda_fail(queue, mark(queue, p->ended, recording), "ending a segment", error);
-  if (!status)
-    status = df_cuda_fail(queue, copy_fault_down(queue, p), "ending a segment", error);
   return status;
 }
 
@@ -188,6 +185,8 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
   df_on_card card(queue->card);
   df_status status = df_queue_ready(queue, card, error);
+  if (!status)
+    status = df_cuda_fail(queue, df_small_flush(queue), "copying", error);
   const bool captures = p->capturable && queue->capture && p->runs > 0;
   if (!status && has_same_slots(p, run) && captures && !p->graph)
     try_record(queue, p, run);
@@ -197,7 +196,7 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   else if (!status)
     status = put(queue, p, run, false, error);
   if (status) {
-    clear_fault(queue, p); /* what the part of it that ran noted; runs before have copied theirs */
+    clear_fault(queue, p); /* what the part of it that ran noted */
     return status;
   }
   p->timed = p->began && p->ended;
