@@ -13,7 +13,7 @@ from ..ir.types import Array
 from ..plugin.device import Precision, Refused
 from .abi import CData, Tables, empty_held, member, text_of
 from .compilations import Compilations, Compiled, key_of
-from .host_memory import address_of
+from .host_memory import address_of, is_shown
 from .prepared import PreparedKernel, PreparedKernels, algorithm_number, algorithms_of, prepacks_of
 from .segment_tables import SegmentTables
 from .sequence import CopyItem, NativeItems
@@ -97,7 +97,10 @@ class CBackend:
         return CBuffer(held, bytes)
 
     def alloc_staging(self, bytes: int) -> CBuffer | None:
-        """Memory of the host that the device copies fast; None where it has none to offer."""
+        """Memory of the host that the device copies fast; None where it has none to offer.
+
+        What a copy from there reads stays as it is until the device is waited for.
+        """
         if member(self.device, "alloc_staging") is None:
             return None
         held, error = empty_held(), ffi.new("df_error *")
@@ -110,8 +113,10 @@ class CBackend:
         buffer.free()
 
     def write(self, buffer: Any, offset: int, array: Array) -> None:
-        """Copies a contiguous host array into device memory."""
+        """Copies a contiguous host array into device memory; what lies in the array later isn't seen."""
         self._copy(lib.DF_COPY_TO_DEVICE, buffer.handle.base, offset, _address(array), 0, array.nbytes)
+        if is_shown(array):  # the device may read it where it lies
+            self.sync()
 
     def read(self, array: Array, buffer: Any, offset: int) -> None:
         """Copies device memory into a contiguous host array."""

@@ -86,6 +86,29 @@ class BufferSlice:
         self.bytes = bytes
 
 
+class Shown:
+    """A buffer that the CPU addresses, as something that numpy makes an array of bytes over; the array keeps it.
+
+    Args:
+        buffer: on the host, in whoever's memory.
+    """
+
+    __slots__ = ("__array_interface__", "_buffer")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        address = int(ffi.cast("uintptr_t", buffer.base))
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (buffer.bytes,), "data": (address, False)}
+
+
+def is_shown(array: Array) -> bool:
+    """Whether the array lies in a buffer that ``Shown`` made arrays of."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return isinstance(owner, Shown)
+
+
 def can_lend(array: Array) -> bool:
     """Whether nothing can change the array, and it lies as a buffer does: contiguous, aligned to 64 bytes."""
     if not array.flags.c_contiguous or array.__array_interface__["data"][0] % LINE or array.dtype.hasobject:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from ..cdevice.host_memory import HostBuffer
+import numpy as np
+
+from ..cdevice.host_memory import HostBuffer, Shown
 from ..host.fork import renew_in_child
 from ..host.limits import Account
 from ..host.system_memory import available_memory
 from ..ir.kernel import HOST
 from ..ir.plan import Arena, Plan, Transfer
+from ..ir.types import Array
 from ..planning.algorithms import Algorithms
 from ..planning.offsets import lie_apart
 from ..plugin.device import Backend, Buffer, Precision
@@ -79,6 +82,20 @@ class Devices:
                         self.account.charge(buffer, f"memory of the host that {device} copies fast")
                     return buffer
         return self.allocate(arena.memory, arena.bytes)
+
+    def staged(self, array: Array) -> Array:
+        """A contiguous copy of an array, in memory of the host that a device copies fast where one has such."""
+        if array.dtype.hasobject or not array.nbytes:
+            return array.copy()
+        for device, backend in self.backends.items():
+            buffer = None if self.memories[device] == HOST else backend.alloc_staging(array.nbytes)
+            if buffer is not None:
+                if self.account is not None:
+                    self.account.charge(buffer, f"memory of the host that {device} copies fast")
+                found = np.asarray(Shown(buffer))[: array.nbytes].view(array.dtype).reshape(array.shape)
+                found[...] = array
+                return found
+        return array.copy()
 
     def free(self, memory: str, buffer: Buffer) -> None:
         """Gives memory back; the host's goes with its object."""

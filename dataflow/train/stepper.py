@@ -64,6 +64,22 @@ class Stepper(LogicalBatch):
                     raise
         return loss.mean
 
+    def staged(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        """Copies of a batch's arrays in memory that a card reads by itself: page-locked, where there is a card.
+
+        Steps and evaluations of such arrays copy nothing on the host. Others can be written into them between the
+        calls that read them.
+
+        Args:
+            batch: as for ``step``.
+
+        Raises:
+            InputError: an entry is no array.
+        """
+        with self.model.lock:
+            self._check_open()
+            return {key: self.programs.engine.devices.staged(array) for key, array in _arrays(batch).items()}
+
     def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean], *, may_wait: bool = True) -> None:
         """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``.
 

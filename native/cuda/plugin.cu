@@ -53,6 +53,14 @@ static void cuda_free(void *self, df_buffer *buffer) {
   cudaFree(buffer->owner);
 }
 
+static df_status cuda_alloc_staging(void *self, int64_t bytes, df_buffer *out, df_error *error) {
+  return df_queue_lend(static_cast<df_queue *>(self), bytes, out, error);
+}
+
+static void cuda_free_staging(void *self, df_buffer *buffer) {
+  df_queue_take_back(static_cast<df_queue *>(self), buffer);
+}
+
 static df_status cuda_copy(void *self, const df_copy *copy, df_error *error) {
   return df_queue_copy(static_cast<df_queue *>(self), copy, error);
 }
@@ -144,6 +152,8 @@ static df_device device_of(const found_plugin &found, df_card *card) {
   device.close = cuda_close;
   device.memory = cuda_memory;
   device.failed = cuda_failed;
+  device.alloc_staging = cuda_alloc_staging;
+  device.free_staging = cuda_free_staging;
   device.elapsed = cuda_elapsed;
   device.self = card;
   device.ordinal = card ? card->ordinal : 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
+#include <stdlib.h>
 #include <string.h>
 #include <thread>
 #ifdef __SSE2__
@@ -59,6 +60,33 @@ df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_er
   }
   *out = queue;
   return DF_OK;
+}
+
+/* Other memory where there is no more of it that is page-locked. */
+df_status df_queue_lend(df_queue *queue, int64_t bytes, df_buffer *out, df_error *error) {
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
+  const size_t size = static_cast<size_t>(std::max(bytes, int64_t{1}));
+  if (!card.status && !cudaMallocHost(&out->base, size)) {
+    out->owner = out->base;
+    queue->lent.push_back(*out);
+    return DF_OK;
+  }
+  cudaGetLastError(); /* not to be taken for one of the next launch */
+  out->owner = nullptr;
+  out->base = aligned_alloc(64, (size + 63) / 64 * 64);
+  return out->base ? df_status(DF_OK)
+                   : df_cuda_fail(queue, cudaErrorMemoryAllocation, "lending memory", error);
+}
+
+void df_queue_take_back(df_queue *queue, df_buffer *buffer) {
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
+  std::erase_if(queue->lent, [=](const df_buffer &lent) { return lent.base == buffer->base; });
+  if (buffer->owner)
+    cudaFreeHost(buffer->owner); /* waits for what the card still reads */
+  else
+    free(buffer->base);
 }
 
 void df_queue_close(df_queue *queue) {
@@ -146,6 +174,18 @@ static void copy_in_host(char *to, const char *from, size_t bytes, bool up) {
       copy.chunk(i);
 }
 
+/* Whether it lies in page-locked memory that was asked for: the card reads it where it lies, and it
+ * stays as it is until the queue is waited for. */
+static bool is_lent(const df_queue *queue, const char *memory) {
+  for (const df_buffer &lent : queue->lent) {
+    const char *base = static_cast<const char *>(lent.base);
+    if (!std::less<const char *>()(memory, base) &&
+        std::less<const char *>()(memory, base + lent.bytes))
+      return true;
+  }
+  return false;
+}
+
 static cudaError_t copy_up(df_queue *queue, char *to, const char *from, size_t bytes) {
   cudaError_t status = df_small_flush(queue);
   const size_t sent = std::clamp((bytes / 3 + 63) / 64 * 64, LEAST_SENT, MOST_SENT);
@@ -228,13 +268,15 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
   char *to = static_cast<char *>(copy->to) + copy->to_offset;
   const char *from = static_cast<const char *>(copy->from) + copy->from_offset;
   const size_t bytes = static_cast<size_t>(copy->bytes);
+  const bool up = copy->direction == DF_COPY_TO_DEVICE;
   cudaError_t status;
-  if (copy->direction == DF_COPY_TO_DEVICE)
+  if (up && !is_lent(queue, from))
     status = copy_up(queue, to, from, bytes);
   else if (copy->direction == DF_COPY_TO_HOST)
     status = copy_down(queue, to, from, bytes);
   else {
-    reach(queue, from);
+    if (!up)
+      reach(queue, from);
     status = df_small_flush(queue);
     if (!status)
       status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue->stream);

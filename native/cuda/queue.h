@@ -56,7 +56,8 @@ struct df_queue {
   char *returning; /* what comes down; DF_STAGING bytes */
   size_t returned;
   std::vector<df_arrival> arrivals;
-  df_small_copies small; /* into |returning| and to where faults come down */
+  std::vector<df_buffer> lent; /* page-locked memory of the host that others fill */
+  df_small_copies small;       /* into |returning| and to where faults come down */
   std::vector<df_library_handle> handles;
   std::vector<df_prepared_segment *> ran; /* since the last sync */
   df_prepared_segment *failed;
@@ -71,6 +72,9 @@ df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *erro
 
 df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error);
 void df_queue_close(df_queue *queue);
+/* Memory of the host whose copies to the card need none on the host. */
+df_status df_queue_lend(df_queue *queue, int64_t bytes, df_buffer *out, df_error *error);
+void df_queue_take_back(df_queue *queue, df_buffer *buffer);
 df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error);
 /* Waits for the stream, hands copies to the host over, and tells the first fault. */
 df_status df_queue_sync(df_queue *queue, df_error *error);

@@ -50,7 +50,7 @@ class StandIn:
     def __init__(self, path):
         self.path = path
         self._library = ctypes.CDLL(str(path))
-        names = ("launches", "graph_launches", "allocated", "contexts", "peers", "handles", "questions")
+        names = ("launches", "graph_launches", "allocated", "contexts", "peers", "handles", "questions", "watched")
         for name in (f"standin_{name}" for name in names):
             getattr(self._library, name).restype = ctypes.c_longlong
 
@@ -72,6 +72,14 @@ class StandIn:
     def questions(self, card):
         """How often somebody asked the vendor's libraries for an algorithm on ``card``."""
         return self._library.standin_questions(card)
+
+    def watch(self, array):
+        """Counts from now on, in ``watched``, the copies to a card that read the array where it lies."""
+        self._library.standin_watch(ctypes.c_void_p(array.ctypes.data))
+
+    @property
+    def watched(self):
+        return self._library.standin_watched()
 
     def was_launched(self, kernel):
         return bool(self._library.standin_was_launched(kernel.encode()))

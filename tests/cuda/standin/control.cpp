@@ -11,7 +11,8 @@ std::string planned_name;
 std::set<std::string> launched;
 std::set<std::string> refused;
 std::map<int, long long> questions;
-long long launches, graph_launches, handles;
+long long launches, graph_launches, handles, watched_copies;
+const void *watched;
 
 std::string plain_name(const char *name) {
   std::string text(name);
@@ -35,6 +36,8 @@ void note_launch(const char *name) {
 }
 
 void note_graph_launch() { graph_launches++; }
+
+void note_source(const void *from) { watched_copies += from == watched; }
 
 bool refuses_precision(const char *name) {
   guard g(standin_lock);
@@ -83,6 +86,13 @@ long long standin_questions(int card) {
   guard g(standin_lock);
   return questions[card];
 }
+/* Counts copies to a card that begin at this address on the host. */
+void standin_watch(const void *from) {
+  guard g(standin_lock);
+  watched = from;
+  watched_copies = 0;
+}
+long long standin_watched() { return watched_copies; }
 long long standin_launches() { return launches; }
 long long standin_graph_launches() { return graph_launches; }
 long long standin_allocated(int number) { return (long long)all_cards()[(size_t)number].used; }

@@ -89,6 +89,7 @@ void note_handle(int change); /* one was made, or destroyed */
 void note_question(int card); /* somebody asked for an algorithm on this card */
 void note_launch(const char *name);
 void note_graph_launch();
+void note_source(const void *from);
 
 /* ---- Streams: stream.cpp -------------------------------------------------------------------- */
 

@@ -129,6 +129,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   const bool pageable = (source < 0 && !is_pinned(from)) || (target < 0 && !is_pinned(to));
   if (pageable)
     forbid_in_capture("a copy of memory that isn't pinned");
+  if (source < 0 && target >= 0)
+    note_source(from);
   if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
     auto staged =
         std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
