@@ -25,6 +25,16 @@ struct df_conv {
 df_conv df_conv_of(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
                    const df_attribute *const *attributes, int32_t count, int32_t first);
 
+/* A shape with channels last as one with channels behind the first axis. */
+struct df_planar {
+  int64_t sizes[2 + DF_AXES];
+
+  df_planar(const int64_t *shape, int32_t rank) : sizes{shape[0], shape[rank - 1]} {
+    for (int32_t axis = 1; axis < rank - 1; axis++)
+      sizes[axis + 1] = shape[axis];
+  }
+};
+
 /* The convolution of the op conv and its patterns, of conv_grad_input, of conv_grad_weight. */
 df_conv df_conv_forward(const df_node *node);
 df_conv df_conv_forward(const df_call *call);
@@ -70,6 +80,14 @@ df_status df_conv_finish(const df_call *call, float *out, const float *partials,
 int64_t df_conv_weight_workspace(const df_conv &conv);
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy);
+
+/* ---- dw of images with one channel and small windows: conv/single_channel.cu ---------------- */
+
+bool df_conv_has_single_channel(const df_conv &conv);
+int64_t df_conv_single_workspace(const df_conv &conv);
+/* |last|: the channels of dy are. */
+df_status df_conv_single_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
+                                const float *dy, bool last);
 
 /* ---- Depthwise: conv/depthwise.cu ----------------------------------------------------------- */
 

@@ -10,16 +10,6 @@ using namespace df_dnn;
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-/* The shape with channels behind the first axis. */
-struct planar {
-  int64_t sizes[2 + DF_AXES];
-
-  planar(const int64_t *shape, int32_t rank) : sizes{shape[0], shape[rank - 1]} {
-    for (int32_t axis = 1; axis < rank - 1; axis++)
-      sizes[axis + 1] = shape[axis];
-  }
-};
-
 template <kind KIND, typename N> df_conv conv_of(const N *of) {
   const int32_t rank = of->inputs[0]->rank;
   const auto *x = KIND == INPUT ? of->outputs[0] : of->inputs[0];
@@ -28,8 +18,8 @@ template <kind KIND, typename N> df_conv conv_of(const N *of) {
   const int32_t first = KIND == FORWARD ? int(DF_CONV_LAST_STRIDES)
                         : KIND == INPUT ? int(DF_CONV_GRAD_INPUT_STRIDES)
                                         : int(DF_CONV_GRAD_WEIGHT_STRIDES);
-  return df_conv_of(planar(x->shape, rank).sizes, planar(w->shape, rank).sizes,
-                    planar(y->shape, rank).sizes, rank, of->attributes, of->n_attributes, first);
+  return df_conv_of(df_planar(x->shape, rank).sizes, df_planar(w->shape, rank).sizes,
+                    df_planar(y->shape, rank).sizes, rank, of->attributes, of->n_attributes, first);
 }
 
 /* ---- Preparing ------------------------------------------------------------------------------ */
