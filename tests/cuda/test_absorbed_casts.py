@@ -43,6 +43,13 @@ def sliced(x, axis, start, stop):
     return ops.slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * x.type.rank)
 
 
+def sums(g, x, dy):
+    axes = {"+rows": (-1,), "+columns": tuple(range(x.type.rank - 1)), "+all": tuple(range(x.type.rank))}
+    swapped = ops.transpose(x, perm=(*range(x.type.rank)[::-1],))
+    found = [(name, ops.reduce_sum(x, axes=over, keepdims=False)) for name, over in axes.items()]
+    return [*found, ("+swapped", ops.reduce_sum(swapped, axes=(0,), keepdims=True))]
+
+
 def attention_of(x, rows):
     """Operands that are slices of one value."""
     batch, n, _, heads, size = x.type.sizes
@@ -87,7 +94,7 @@ def attention_grad(g, x, dy):
 
 ROWS = [(6, 768), (40, 36), (5, 9), (3, 1030), (200, 1024), (2, 9000)]
 HEADS = [(2, 70, 3, 3, 8), (1, 40, 3, 2, 7), (1, 66, 3, 1, 72)]
-CASES = [(op, shape) for op in (norm, norm_grad, gelu, gelu_sums) for shape in ROWS]
+CASES = [(op, shape) for op in (norm, norm_grad, gelu, gelu_sums, sums) for shape in ROWS]
 CASES += [(op, shape) for op in (attention, few_rows, transposed, cleared, attention_grad) for shape in HEADS]
 
 

@@ -99,3 +99,52 @@ def test_a_value_is_rounded_where_it_is_made():
     made = round_products(g.build(), targets(), {"w", "v"})
     assert names(made) == ["cast", "cast", "matmul_rounded", "relu", "cast", "reduce_sum", "cast", "matmul_rounded"]
     assert [node.inputs[0].name for node in made.nodes if node.op is ops.cast][2] == made.nodes[3].outputs[0].name
+
+
+def with_sum(*, also=False):
+    """The gradients of a linear layer behind an op that makes what they read, through a view."""
+    g = df.GraphBuilder()
+    dy = ops.tanh(g.input("dy", df.float32, (4, 128, SIZES[2])))
+    flat = ops.reshape(dy, shape=(SIZES[0], SIZES[2]))
+    x, w = g.input("x", df.float32, SIZES[:2]), g.parameter("w", normal(SIZES[2], SIZES[1]))
+    g.output("db", ops.reduce_sum(flat, axes=(0,), keepdims=False))
+    g.output("dx", ops.matmul(flat, w))
+    g.output("dw", ops.matmul(ops.transpose(flat, perm=(1, 0)), x))
+    if also:
+        g.output("more", ops.neg(dy))
+    return g.build()
+
+
+def summing(operand):
+    found = targets()
+    kernel = Kernel("reduce_sum", "sum", *parse_operands(f"{operand}->f32"), code=None)
+    return dataclasses.replace(found, kernels={"cpu": {**found.kernels["cpu"], "reduce_sum": (kernel,)}})
+
+
+@pytest.mark.parametrize(("also", "operand"), [(False, "~f32|bf16"), (True, "~f32|bf16"), (False, "~f32")])
+def test_a_sum_of_what_only_products_read_is_of_the_rounded_values(also, operand):
+    """Then nothing reads float32; where something else does, it stays exact."""
+    graph = with_sum(also=also)
+    made = round_products(graph, summing(operand), {"w"})
+    made.check()
+    feeds = {"dy": normal(4, 128, SIZES[2]), "x": normal(*SIZES[:2])}
+    dy = np.tanh(feeds["dy"]).reshape(SIZES[0], SIZES[2])
+    exact = (dy if also or operand == "~f32" else rounded(dy)).sum(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(evaluate(made, feeds)["db"], exact, rtol=1e-5, atol=1e-5)
+    (value,) = made.nodes[0].outputs
+    read_by = {node.op.name for node in made.readers()[value]}
+    assert ("reshape" in read_by) == (also or operand == "~f32")
+    assert "cast" in read_by
+
+
+def test_a_sum_before_the_products_of_another_stage_stays_exact():
+    graph = with_sum()
+    stages = {"first": frozenset({"db"}), "second": frozenset({"dx", "dw"})}
+    nodes = tuple(sorted(graph.nodes, key=lambda node: node.op.name not in ("tanh", "reshape", "reduce_sum")))
+    staged = dataclasses.replace(graph, nodes=nodes, stages=stages)
+    staged.check()
+    made = round_products(staged, summing("~f32|bf16"), {"w"})
+    made.check()
+    feeds = {"dy": normal(4, 128, SIZES[2]), "x": normal(*SIZES[:2])}
+    exact = np.tanh(feeds["dy"]).sum(axis=(0, 1), dtype=np.float64)
+    np.testing.assert_allclose(evaluate(made, feeds)["db"], exact, rtol=1e-5, atol=1e-5)

@@ -19,6 +19,7 @@ from ...ir.value import Value
 from ...ops.cast import cast
 from ...ops.fused import matmul_bias, matmul_bias_relu
 from ...ops.linalg import matmul, matmul_rounded
+from ...ops.reduce import reduce_sum
 from ..dead_code import eliminate_dead_code
 from .new_names import NewNames
 
@@ -91,6 +92,7 @@ class _Rounding:
         found = {node: made for node in self.graph.nodes if (made := self.product(node)) is not None}
         if not found:
             return self.graph
+        found |= self.sums(found)
         nodes: list[Node] = []
         for index, node in enumerate(self.graph.nodes):
             nodes += self.before.get(index, ())
@@ -107,6 +109,65 @@ class _Rounding:
         index = self.position[node]
         inputs = (*(None if v is None else self.operand(v, index) for v in node.inputs[:2]), *node.inputs[2:])
         return dataclasses.replace(made, inputs=inputs)
+
+    def sums(self, products: Collection[Node]) -> dict[Node, Node]:
+        """Sums of what only products read, which are of the rounded values then: none is stored as float32.
+
+        Such is the gradient of a bias, beside the products that give the gradients of its neighbours.
+        """
+        readers = self.graph.readers()
+        kept = {*self.graph.outputs.values(), *(state.after for state in self.graph.states)}
+
+        def is_rounded(value: Value) -> bool:
+            """Whether all that read a value, through views too, read it rounded."""
+            return value not in kept and all(
+                node in products
+                or self.is_sum(node)
+                or (node.op.view is not None and all(v is not None and is_rounded(v) for v in node.outputs))
+                for node in readers.get(value, ())
+            )
+
+        made = {}
+        for node in self.graph.nodes:
+            value = node.inputs[0] if self.is_sum(node) else None
+            base = None if value is None else self.base(value)
+            maker = None if base is None else self.makers.get(base)
+            if value is None or base is None or maker is None or not is_rounded(base):
+                continue
+            nodes = self.behind.get(self.position[maker], ())
+            if any(self.rounded.get(base) in made_behind.outputs for made_behind in nodes):
+                made[node] = self.of_rounded(node, value, base)
+        return made
+
+    def of_rounded(self, node: Node, value: Value, base: Value) -> Node:
+        """A sum of a view of ``base``, rounded where that is made, as float32 again; kernels read the 16 bits."""
+        before = self.before.setdefault(self.position[node], [])
+
+        def given(shown: Value) -> Value:
+            if shown is base:
+                return self.rounded[base]
+            view = self.makers[shown]
+            assert view.inputs[0] is not None
+            inputs, half = (given(view.inputs[0]), *view.inputs[1:]), self.value(shown)
+            name = self.names.unique(f"{view.name}/{bfloat16}")
+            before.append(dataclasses.replace(view, name=name, inputs=inputs, outputs=(half,)))
+            return half
+
+        again = Value(self.names.unique(f"{value.name}/again"), value.type, None)
+        to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": float32}))
+        name = self.names.unique(f"{node.name}/{float32}")
+        before.append(Node(cast, name, (given(value),), (again,), to, (), node.origin, node.pin))
+        return dataclasses.replace(node, inputs=(again,))
+
+    def is_sum(self, node: Node) -> bool:
+        """Whether a node is a sum of float32 whose device has a kernel that names bfloat16."""
+        value = node.inputs[0] if node.op is reduce_sum else None
+        if value is None or value.type.dtype != float32:
+            return False
+        made = dataclasses.replace(node, inputs=(_as_bfloat16(value, value.name),))
+        device = self.targets.taker(made, node)
+        kernels = () if device is None else self.targets.kernels[device][made.op.name]
+        return any(kernel.input_spec(0).dtypes is not None and kernel.refuses(made) is None for kernel in kernels)
 
     def is_even(self, node: Node) -> bool:
         """Whether rows of operands and result are multiples of 16 bytes."""
