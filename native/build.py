@@ -8,8 +8,9 @@ place, doing only what changed.
 The CUDA library is built where nvcc is found: as ``NVCC`` says, under ``CUDA_HOME``, or on the path.
 ``DATAFLOW_CUDA=off`` leaves it out, ``on`` makes it an error when there is no nvcc; ``DATAFLOW_CUDA_ARCHS``
 ("80;90") are the architectures that it has machine code for, with PTX of the last for newer ones.
-``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA; ``CC`` and ``CFLAGS`` work as
-usual.
+``DATAFLOW_CPU_ISAS`` ("portable;avx2;avx512") are the instruction sets that the CPU library has code for beside the
+portable one. ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA; ``CC`` and ``CFLAGS``
+work as usual.
 """
 
 from __future__ import annotations
@@ -128,15 +129,22 @@ def cpu_library() -> Library:
     compiler = c_compiler()
     flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, *include_flags(INCLUDE, NATIVE, CPU))
     x86_64 = platform.machine().lower() in ("x86_64", "amd64")
-    amx = ("-DDF_AMX",) if x86_64 and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
-    isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if x86_64 or not own}
+    asked = os.environ.get("DATAFLOW_CPU_ISAS", ";".join(ISA_FLAGS)).split(";")
+    if unknown := set(asked) - {"", *ISA_FLAGS}:
+        raise SystemExit(
+            f"DATAFLOW_CPU_ISAS: there is no {', '.join(sorted(unknown))}; there are {'; '.join(ISA_FLAGS)}"
+        )
+    wanted = [isa for isa, own in ISA_FLAGS.items() if not own or (x86_64 and isa in asked)]
+    amx = ("-DDF_AMX",) if "avx512" in wanted and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
+    isas = {isa: (*ISA_FLAGS[isa], *(amx if isa == "avx512" else ())) for isa in wanted}
+    there = tuple(f"-DDF_{isa.upper()}" for isa in wanted if isa != "portable")
     vnni = {isa: flag for isa, flag in VNNI_FLAGS.items() if isa in isas and takes_flags(compiler, (flag,))}
     isas |= {isa: (*isas[isa], "-DDF_VNNI") for isa in vnni}
     special = {
         "amx": {"avx512": (*AMX_FLAGS, *amx)} if amx else {},
         "vnni": {isa: (*isas[isa], flag) for isa, flag in vnni.items()},
     }
-    units = [Unit(CPU / "plugin.c", (*flags, *amx), "cpu/plugin")]
+    units = [Unit(CPU / "plugin.c", (*flags, *there, *amx), "cpu/plugin")]
     for source in sorted(set(CPU.rglob("*.c")) - {CPU / "plugin.c"}):
         for isa, own in special.get(source.parent.name, isas).items():
             everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")

@@ -91,16 +91,13 @@ FAMILIES(DECLARE_PORTABLE)
 static const kernel_table portable_tables[] = {FAMILIES(LIST_PORTABLE) NULL};
 static int portable_runs(void) { return 1; }
 
-#ifdef __x86_64__
-#define DECLARE_AVX2(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx2[];
-#define LIST_AVX2(family) df_##family##_kernels_avx2,
-FAMILIES(DECLARE_AVX2)
-static const kernel_table avx2_tables[] = {FAMILIES(LIST_AVX2) NULL};
-
-#define DECLARE_AVX512(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx512[];
-#define LIST_AVX512(family) df_##family##_kernels_avx512,
-FAMILIES(DECLARE_AVX512)
-static const kernel_table avx512_tables[] = {FAMILIES(LIST_AVX512) NULL};
+#if defined(DF_AVX2) || defined(DF_AVX512)
+/* |reg|: 0 to 3 for eax, ebx, ecx and edx. */
+static int cpuid_bit(unsigned leaf, unsigned subleaf, int reg, int bit) {
+  unsigned regs[4];
+  return __get_cpuid_count(leaf, subleaf, &regs[0], &regs[1], &regs[2], &regs[3]) &&
+         (regs[reg] >> bit & 1);
+}
 
 /* Not every compiler's __builtin_cpu_supports knows the name. */
 static int f16c_runs(void) {
@@ -112,21 +109,28 @@ static int f16c_runs(void) {
 static int avx2_runs(void) {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c_runs();
 }
+#endif
+
+#ifdef DF_AVX2
+#define DECLARE_AVX2(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx2[];
+#define LIST_AVX2(family) df_##family##_kernels_avx2,
+FAMILIES(DECLARE_AVX2)
+static const kernel_table avx2_tables[] = {FAMILIES(LIST_AVX2) NULL};
+static int avx2_vnni(void) { return cpuid_bit(7, 1, 0, 4); }
+#endif
+
+#ifdef DF_AVX512
+#define DECLARE_AVX512(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx512[];
+#define LIST_AVX512(family) df_##family##_kernels_avx512,
+FAMILIES(DECLARE_AVX512)
+static const kernel_table avx512_tables[] = {FAMILIES(LIST_AVX512) NULL};
 
 static int avx512_runs(void) {
   return avx2_runs() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-/* |reg|: 0 to 3 for eax, ebx, ecx and edx. */
-static int cpuid_bit(unsigned leaf, unsigned subleaf, int reg, int bit) {
-  unsigned regs[4];
-  return __get_cpuid_count(leaf, subleaf, &regs[0], &regs[1], &regs[2], &regs[3]) &&
-         (regs[reg] >> bit & 1);
-}
-
 static int avx512_vnni(void) { return cpuid_bit(7, 0, 2, 11); }
-static int avx2_vnni(void) { return cpuid_bit(7, 1, 0, 4); }
 
 #ifdef DF_AMX
 
@@ -151,13 +155,17 @@ static const isa isas[] = {
 #ifdef DF_AMX
     {"amx", avx512_tables, amx_runs, avx512_vnni},
 #endif
-#ifdef __x86_64__
+#ifdef DF_AVX512
     {"avx512", avx512_tables, avx512_runs, avx512_vnni},
+#endif
+#ifdef DF_AVX2
     {"avx2", avx2_tables, avx2_runs, avx2_vnni},
 #endif
     {"portable", portable_tables, portable_runs, NULL},
-#ifdef __x86_64__
+#ifdef DF_AVX512
     {"avx512_base", avx512_tables, avx512_runs, NULL},
+#endif
+#ifdef DF_AVX2
     {"avx2_base", avx2_tables, avx2_runs, NULL},
 #endif
 };

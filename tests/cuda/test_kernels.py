@@ -22,14 +22,16 @@ def failures(op, registry, variants):
 @pytest.mark.parametrize("op", OPS)
 def test_kernels_agree_with_the_reference(op, cuda, request):
     on_card = request.node.callspec.params["cuda"] == "card"
-    assert not failures(op, cuda, VARIANTS if on_card else (*BASIC, "mixed"))  # the stand-in is slow
+    others = [v for v in BASIC if v != "plain"]  # which is below: the stand-in is slow
+    assert not failures(op, cuda, VARIANTS if on_card else (*others, "mixed"))
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_threads_in_reverse_order_give_the_same(op, standin, standin_registry):
+def test_threads_in_reverse_order_agree_too(op, standin, standin_registry):
+    """In one variant: barriers don't depend on where operands lie."""
     standin.reverse(True)
     try:
-        assert not failures(op, standin_registry, ("plain",))  # barriers don't depend on where operands lie
+        assert not failures(op, standin_registry, ("plain",))
     finally:
         standin.reverse(False)
 

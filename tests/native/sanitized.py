@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +45,11 @@ def _library(name: str) -> str | None:
     return str(found.resolve()) if found.is_absolute() else None
 
 
-def build(kind: str) -> Path:
-    """The folder of a copy of the sources whose libraries are built with the sanitizers ``kind``."""
+def build(kind: str, isas: Sequence[str] | None = None) -> Path:
+    """The folder of a copy of the sources whose libraries are built with the sanitizers ``kind``.
+
+    ``isas``: the instruction sets of the cpu to compile, all if None.
+    """
     folder = ROOT / "build/sanitized" / kind.replace(",", "-")
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in COPIED:
@@ -53,6 +57,8 @@ def build(kind: str) -> Path:
     for name in FILES:
         _copy(str(ROOT / name), str(folder / name))
     environment = {**os.environ, "DATAFLOW_SANITIZE": kind, "DATAFLOW_CUDA": "off"}
+    if isas is not None:
+        environment["DATAFLOW_CPU_ISAS"] = ";".join(isas)
     done = subprocess.run(
         [sys.executable, "native/build.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

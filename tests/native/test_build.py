@@ -125,6 +125,13 @@ def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp
         "cpu/gemm/amx/tile-avx512",
         "cpu/gemm/tile-avx512",
     ]
+    monkeypatch.setenv("DATAFLOW_CPU_ISAS", "avx2")
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", *own[:2]]
+    assert [f for f in build.cpu_library().units[0].flags if f.startswith("-DDF_A")] == ["-DDF_AVX2"]
+    monkeypatch.setenv("DATAFLOW_CPU_ISAS", "avx512;sse")
+    with pytest.raises(SystemExit, match=r"DATAFLOW_CPU_ISAS: there is no sse; there are portable; avx2; avx512"):
+        build.cpu_library()
+    monkeypatch.delenv("DATAFLOW_CPU_ISAS")
     monkeypatch.setattr(build, "takes_flags", lambda compiler, flags: False)
     assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", *own]
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
