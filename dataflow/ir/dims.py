@@ -19,6 +19,7 @@ Shape = tuple[Size, ...]
 
 _MOST_TEXT = 2000  # letters of an expression; sums and products of sums grow without end
 _MOST_TERMS = 4096  # of a product, before those that are alike become one
+_MOST_DIVIDED = 64  # terms of a sum for which a quotient is looked for
 
 Atom = Union[str, tuple[Any, ...]]  # a name, ("//", a, b), ("min", a, b, ...) or ("broadcast", a, b, ...)
 Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
@@ -128,7 +129,7 @@ class Dim:
             raise InputError(f"the size ({self})*({other}) grows too long; fix the named sizes")
         for left, a in self._terms:
             for right, b in _terms_of(other):
-                product = tuple(sorted(left + right, key=repr)) if left and right else left or right
+                product = _times(left, right)
                 terms[product] = terms.get(product, 0) + a * b
         return Dim._from(terms)
 
@@ -140,6 +141,8 @@ class Dim:
         exact = _divide(self._terms, _terms_of(other))
         if exact is not None:
             return exact
+        if not isinstance(other, Dim) and other > 0:
+            return _floor(self._terms, int(other))
         return Dim._from({(("//", self, other),): 1})
 
     def __rfloordiv__(self, other: Size) -> Size:
@@ -181,21 +184,73 @@ def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _divide(terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monomial, int]]) -> Size | None:
-    """The quotient where every term divides by a one-term divisor, else None."""
-    if len(divisor) != 1:
-        return 1 if tuple(terms) == tuple(divisor) else None
-    ((by, factor),) = divisor
+    """The quotient of polynomials where nothing remains, else None."""
     out: dict[Monomial, int] = {}
-    for monomial, coefficient in terms:
-        rest = list(monomial)
-        for atom in by:
-            if atom not in rest:
+    if len(divisor) == 1:
+        ((by, factor),) = divisor
+        for monomial, coefficient in terms:
+            found = _without(monomial, by)
+            if found is None or coefficient % factor:
                 return None
-            rest.remove(atom)
-        if coefficient % factor:
+            out[found] = coefficient // factor
+        return Dim._from(out)
+    if len(terms) < len(divisor) or len(terms) > _MOST_DIVIDED:
+        return None
+    lead, rest = max(divisor, key=_rank), dict(terms)
+    while rest:
+        term = max(rest.items(), key=_rank)
+        found = _without(term[0], lead[0])
+        if found is None or term[1] % lead[1] or found in out:
             return None
-        out[tuple(rest)] = coefficient // factor
+        factor = out[found] = term[1] // lead[1]
+        for other, coefficient in divisor:
+            at = _times(found, other)
+            left = rest.get(at, 0) - factor * coefficient
+            if left:
+                rest[at] = left
+            else:
+                rest.pop(at, None)
+        if len(rest) > _MOST_DIVIDED:
+            return None
     return Dim._from(out)
+
+
+def _floor(terms: Iterable[tuple[Monomial, int]], divisor: int) -> Size:
+    """The quotient, rounded down: multiples of the divisor are taken out, and quotients of quotients are one.
+
+    So what convolutions make of a size has few letters: (n - 1)//2 + 1 is (n + 1)//2, and again (n + 3)//4.
+    """
+    multiples = {monomial: factor // divisor for monomial, factor in terms if not monomial or factor % divisor == 0}
+    rest = {m: f % divisor if not m else f for m, f in terms if not m or f % divisor}
+    number = rest.pop((), 0)
+    if not rest:
+        return Dim._from(multiples)
+    inner: Size = Dim._from(rest) + number
+    ((monomial, factor), *more) = rest.items()
+    if not more and factor == 1 and len(monomial) == 1:
+        atom = monomial[0]
+        if atom[0] == "//" and not isinstance(atom, str) and not isinstance(atom[2], Dim) and atom[2] > 0:
+            joined: Size = (atom[1] + number * atom[2]) // (divisor * atom[2])
+            return joined + Dim._from(multiples)
+    return Dim._from({**multiples, (("//", inner, divisor),): 1})
+
+
+def _rank(term: tuple[Monomial, int]) -> tuple[int, str]:
+    return len(term[0]), repr(term[0])
+
+
+def _times(left: Monomial, right: Monomial) -> Monomial:
+    return tuple(sorted(left + right, key=repr)) if left and right else left or right
+
+
+def _without(monomial: Monomial, by: Monomial) -> Monomial | None:
+    """The product without some of its factors, where it has them."""
+    rest = list(monomial)
+    for atom in by:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
 
 
 def _dim_text(terms: Iterable[tuple[Monomial, int]]) -> str:
@@ -274,6 +329,8 @@ def _atom_at_least(atom: Atom) -> int | None:
     bounds = [at_least(term) for term in atom[1:]]
     if atom[0] == "//":
         numerator, divisor = bounds
+        if numerator is not None and not isinstance(atom[2], Dim) and atom[2] > 0:
+            return int(numerator // atom[2])
         return 0 if numerator is not None and numerator >= 0 and divisor is not None and divisor >= 0 else None
     if atom[0] == "broadcast":
         return 0

@@ -88,6 +88,26 @@ def test_each_binding_is_right_or_refused(name):
     assert answered
 
 
+@pytest.mark.parametrize("shape", [("n", 3), ("n", 1), (1, 3), (1, 1)])
+def test_repetitions_by_named_sizes_are_one_graph(shape):
+    """As exporters repeat what they have for one sample: for as many as another input has."""
+    nodes = [
+        helper.make_node("Shape", ["y"], ["counts"]),
+        helper.make_node("Tile", ["x", "counts"], ["tiled"]),
+        helper.make_node("Relu", ["tiled"], ["z"]),
+    ]
+    given = [("x", TensorProto.FLOAT, shape), ("y", TensorProto.FLOAT, ("m", "k"))]
+    proto = onnx_model(nodes, given, [onnx.ValueInfoProto(name="z")], [], opset=18, ir_version=9)
+    loaded = load_bytes(proto.SerializeToString())
+    assert "deferred" not in {n.op.name for n in loaded.graph.nodes}
+    reference, session = ReferenceEvaluator(proto), df.Session(loaded, devices=["cpu"])
+    for n, m, k in ((2, 3, 1), (1, 1, 1), (4, 0, 2), (0, 2, 2), (3, 2, 5)):
+        feeds = feeds_of([shape, (m, k)], {"n": n})
+        feeds["x"], feeds["y"] = feeds.pop("x0"), feeds.pop("x1")
+        (expected,) = reference.run(None, feeds)
+        np.testing.assert_array_equal(session.run(feeds)["z"], expected)
+
+
 @pytest.mark.parametrize("size", ["n", 4])
 @pytest.mark.parametrize("split", [(2, 1), (2, 3), (5, -1)])
 def test_a_split_that_is_not_all_of_an_axis_is_refused(size, split):

@@ -157,13 +157,17 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
 
 @operator("Tile", 6)
 def Tile(c: Importer, x: T, repeats: T) -> Any:
-    value, counts = c.value(x), c.ints(repeats, "repeats")
+    value, counts = c.value(x), c.known_sizes(repeats)
+    counts = list(c.ints(repeats, "repeats")) if counts is None else counts
     shape = value.type.shape
-    if len(counts) != len(shape) or any(n < 0 for n in counts):
+    if len(counts) != len(shape) or any(not isinstance(n, Dim) and n < 0 for n in counts):
         raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
-    unsqueezed = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
-    tiled = ops.broadcast_to(unsqueezed, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
-    return ops.reshape(tiled, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
+    pairs = [(n if isinstance(n, Dim) else int(n), size) for n, size in zip(counts, shape, strict=True)]
+    if any(1 not in pair for pair in pairs):  # each axis becomes two, of its copies and of its elements
+        value = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
+        value = ops.broadcast_to(value, shape=tuple(n for pair in pairs for n in pair))
+        return ops.reshape(value, shape=tuple(n * size for n, size in pairs))
+    return ops.broadcast_to(value, shape=tuple(n * size for n, size in pairs))
 
 
 def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
