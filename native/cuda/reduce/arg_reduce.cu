@@ -1,10 +1,11 @@
-/* reduce/arg_reduce.cu: argmax and argmin along one axis; x is seen as (outer, size, inner).
+/* reduce/arg_reduce.cu: argmax and argmin along one axis of an operand of any strides.
  *
  * The first of equal elements wins, with select_last_index the last; a NaN wins over every number.
- * Rows (inner = 1) are joined by a group of threads, long ones by a block, and few long ones by
- * several blocks, whose winners meet in the workspace. Columns go to threads side by side, with
- * others below one another. An element is read once.
+ * Rows are joined by a group of threads, long ones by a block, and few long ones by several blocks,
+ * whose winners meet in the workspace. Where another axis has its elements side by side, columns go
+ * to threads side by side, with others below one another. An element is read once.
  */
+#include "map/map.h"
 #include "reduce/columns.h"
 
 enum {
@@ -16,12 +17,21 @@ enum {
 struct job {
   const void *x;
   int64_t *y;
-  int64_t outer, size, inner;
-  int64_t chunks; /* blocks that cover |inner| */
-  int64_t length; /* elements of a split */
+  df_walk<1> others;    /* the axes beside the one */
+  int64_t outer, inner; /* product of their sizes; of columns, |inner| of them side by side */
+  int64_t size, apart;  /* elements along the axis, and how far each lies from the next */
+  int64_t chunks;       /* blocks that cover |inner|; 0: rows */
+  int64_t length;       /* elements of a split */
   int32_t splits;
   int32_t group; /* rows: threads of one; columns: side by side */
   int32_t last;  /* select_last_index */
+
+  /* The elements at index |i| of the other axes. */
+  template <typename T> __device__ const T *along(int64_t i) const {
+    int64_t offset[1];
+    others.offsets(i, offset);
+    return static_cast<const T *>(x) + offset[0];
+  }
 };
 
 /* An element and where it stands; -1: nothing yet. */
@@ -79,8 +89,8 @@ __global__ void __launch_bounds__(DF_BLOCK) arg_rows(job j, candidate<T> *states
       static_cast<int64_t>(blockIdx.x) * (DF_BLOCK / j.group) + threadIdx.x / j.group;
   const int64_t begin = blockIdx.y * j.length;
   const int64_t end = row < j.outer ? df_min(j.size, begin + j.length) : begin;
-  candidate<T> best = search(static_cast<const T *>(j.x) + row * j.size, begin + lane, end,
-                             int64_t{j.group}, int64_t{1}, choose);
+  candidate<T> best = search(j.along<T>(df_min(row, j.outer - 1)), begin + lane, end,
+                             int64_t{j.group}, j.apart, choose);
   for (int mask = (j.group < DF_WARP ? j.group : int{DF_WARP}) / 2; mask > 0; mask /= 2)
     best = choose(best, candidate<T>{__shfl_xor_sync(0xffffffffu, best.value, mask),
                                      __shfl_xor_sync(0xffffffffu, best.index, mask)});
@@ -117,29 +127,48 @@ template <typename T, bool largest> __global__ void __launch_bounds__(DF_BLOCK) 
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t outer = blockIdx.x / j.chunks;
   const int64_t column = blockIdx.x % j.chunks * j.group + thread % j.group;
-  const T *x = static_cast<const T *>(j.x) + outer * j.size * j.inner + column;
-  shared[thread] = search(x, int64_t{thread / j.group}, column < j.inner ? j.size : 0,
-                          int64_t{DF_BLOCK / j.group}, j.inner, choose);
+  const bool live = column < j.inner;
+  const T *x = j.along<T>(outer * j.inner + (live ? column : 0));
+  shared[thread] = search(x, int64_t{thread / j.group}, live ? j.size : 0,
+                          int64_t{DF_BLOCK / j.group}, j.apart, choose);
   __syncthreads();
   for (int half = DF_BLOCK / 2; half >= j.group; half /= 2) {
     if (thread < half)
       shared[thread] = choose(shared[thread], shared[thread + half]);
     __syncthreads();
   }
-  if (thread < j.group && column < j.inner)
+  if (thread < j.group && live)
     j.y[outer * j.inner + column] = shared[thread].index;
 }
 
-/* The split depends on the shape alone. */
-static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
+/* Without elements |outer| is 0. The split depends on the shape alone. */
+template <typename O> static job job_of(const O *x, int64_t axis) {
+  int64_t shape[DF_WALK_RANK], strides[DF_WALK_RANK];
+  int32_t rank = 0;
   job j{};
-  axis = axis < 0 ? axis + rank : axis;
-  j.outer = df_product(shape, 0, axis);
-  j.size = rank ? shape[axis] : 1;
-  j.inner = df_product(shape, axis + 1, rank);
+  axis = axis < 0 ? axis + x->rank : axis;
+  j.size = x->rank ? x->shape[axis] : 1;
+  j.apart = x->rank ? x->strides[axis] : 1;
+  for (int32_t i = 0; i < x->rank; i++)
+    if (i != axis) {
+      shape[rank] = x->shape[i];
+      strides[rank++] = x->strides[i];
+    }
+  j.outer = df_product(shape, 0, rank);
   j.splits = 1;
   j.length = df_max(1, j.size);
-  if (j.inner > 1) {
+  if (j.outer == 0)
+    return j;
+  df_tensor one{};
+  one.shape = shape;
+  one.strides = strides;
+  one.rank = rank;
+  const df_tensor *const operands[1] = {&one};
+  df_walk_plan(&j.others, shape, rank, operands);
+  const int32_t last = j.others.rank - 1;
+  if (j.apart != 1 && last >= 0 && j.others.strides[0][last] == 1) {
+    j.inner = j.others.shape[last];
+    j.outer /= j.inner;
     const df_columns columns = df_columns_plan(j.outer, j.size, j.inner);
     j.group = columns.across;
     j.chunks = columns.chunks;
@@ -159,15 +188,15 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
 
 template <typename T, bool largest> static df_status run(const df_call *call) {
   const df_tensor *x = call->inputs[0];
-  job j = job_of(x->shape, x->rank, df_attr_int(call, DF_ARGMAX_AXIS));
+  job j = job_of(x, df_attr_int(call, DF_ARGMAX_AXIS));
   j.x = x->data;
   j.y = df_out<int64_t>(call, 0);
   j.last = df_attr_int(call, DF_ARGMAX_SELECT_LAST_INDEX) != 0;
-  if (j.outer * j.inner == 0)
+  if (j.outer == 0)
     return DF_OK;
   if (j.size == 0)
     return df_fail(call, DF_INVALID, "argmax, argmin: the axis has no elements");
-  if (j.inner > 1)
+  if (j.chunks)
     return DF_LAUNCH(call, (arg_columns<T, largest>), df_blocks(j.outer * j.chunks, 1), DF_BLOCK, 0,
                      j);
   const dim3 grid(df_blocks(j.outer, DF_BLOCK / j.group), static_cast<unsigned>(j.splits));
@@ -180,16 +209,15 @@ template <typename T, bool largest> static df_status run(const df_call *call) {
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_operand *x = node->inputs[0];
-  const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_ARGMAX_AXIS));
+  const job j = job_of(node->inputs[0], df_attr_int(node, DF_ARGMAX_AXIS));
   if (j.splits > 1)
     out->workspace = j.outer * j.splits * static_cast<int64_t>(sizeof(candidate<double>));
   return DF_OK;
 }
 
 #define RECORD(name, type, T, largest)                                                             \
-  DF_CUDA_KERNEL(name, #type, #type "->i64", nullptr, .prepare = prepare, .run = run<T, largest>,  \
-                 .capturable = 1)
+  DF_CUDA_KERNEL(name, #type, "~" #type "->i64", nullptr, .accepts = df_accepts_rank,              \
+                 .prepare = prepare, .run = run<T, largest>, .capturable = 1)
 
 static const df_kernel records[] = {
     RECORD("argmax", f32, float, true),   RECORD("argmin", f32, float, false),
