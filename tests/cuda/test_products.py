@@ -19,6 +19,8 @@ from dataflow.plugin.registry import default_registry, load
 from dataflow.testing import SAMPLES, Sample, check_device
 from dataflow.testing.conformance import BASIC, VARIANTS
 from dataflow.testing.sample import Operand
+from dataflow_numpy.evaluate import evaluate
+from tests.support import ops_of
 
 CONVOLVING = ("conv", "conv_relu", "conv_add_relu", "conv_grad_input", "conv_grad_weight")
 MULTIPLYING = ("matmul", "matmul_bias", "matmul_bias_relu")
@@ -407,6 +409,47 @@ def test_a_training_in_bfloat16_follows_that_in_float32(storage, vendor, monkeyp
     np.testing.assert_allclose(losses[2], losses[0], rtol=2e-2)
     assert losses[2] != losses[0]
     assert losses[2][-1] < losses[2][0]
+
+
+def test_a_result_that_products_read_rounded_is_stored_so_for_its_gradient_too(vendor, monkeypatch):
+    """And the gradients by slices that products and the sum for a bias read."""
+    registry, _ = vendor
+    rounding(monkeypatch)
+    batch, heads, m, d = 2, 3, 24, 8
+    g = df.GraphBuilder()
+    x = g.input("x", float32, (batch, m, 3, heads, d))
+    q, k, v = (
+        ops.transpose(
+            ops.reshape(
+                ops.slice(x, starts=(0, 0, i, 0, 0), stops=(batch, m, i + 1, heads, d), steps=(1,) * 5),
+                shape=(batch, m, heads, d),
+            ),
+            perm=(0, 2, 1, 3),
+        )
+        for i in range(3)
+    )
+    how = {"scale": 0.3, "transposed": True}
+    operands = (q, ops.transpose(k, perm=(0, 1, 3, 2)), v)
+    y, logsum = g.add(ops.attention, operands, how).outputs
+    w = g.input("w", float32, (heads * d, 16))
+    g.output("z", ops.matmul(ops.reshape(y, shape=(batch * m, heads * d)), w))
+    dy = g.input("dy", float32, (batch, m, heads, d))
+    found = ops.attention_grad(dy, y, logsum, *operands, **how)
+    columns = [ops.reshape(ops.transpose(one, perm=(0, 2, 1, 3)), shape=(batch, m, 1, heads, d)) for one in found]
+    flat = ops.reshape(ops.concat(*columns, axis=2), shape=(batch * m, 3 * heads * d))
+    g.output("dw", ops.matmul(ops.transpose(flat, perm=(1, 0)), g.input("h", float32, (batch * m, 16))))
+    g.output("db", ops.reduce_sum(flat, axes=(0,), keepdims=False))
+    random = np.random.default_rng(3)
+    shapes = {"x": x.type.sizes, "w": w.type.sizes, "dy": dy.type.sizes, "h": (batch * m, 16)}
+    feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    graph = g.build()
+    session = df.Session(graph, devices=["cuda"], registry=registry, precision="bf16")
+    results, expected = session.run(feeds), evaluate(graph, feeds, dtype=np.float64)
+    for name, array in expected.items():
+        assert np.abs(results[name] - array).max() <= 1.5e-2 * np.abs(array).max(), name
+    run = ops_of(session.plan())
+    assert run.count("cast") == 2  # of w and h
+    assert "concat" not in run
 
 
 def test_our_own_kernel_is_chosen_by_avoiding_the_others(vendor):

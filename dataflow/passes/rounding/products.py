@@ -16,6 +16,7 @@ from ...ir.kernel import Targets
 from ...ir.op import AnyOp, Attribute
 from ...ir.types import TensorType, bfloat16, float32
 from ...ir.value import Value
+from ...ops.attention import attention_grad
 from ...ops.cast import cast
 from ...ops.fused import matmul_bias, matmul_bias_relu
 from ...ops.linalg import matmul, matmul_rounded
@@ -24,6 +25,8 @@ from ..dead_code import eliminate_dead_code
 from .new_names import NewNames
 
 _PRODUCTS: dict[AnyOp, bool] = {matmul: False, matmul_bias: False, matmul_bias_relu: True}  # with relu behind it
+# Operands that may be rounded where products beside the node read them so: errors are those of the products.
+_MAY_READ_ROUNDED: dict[AnyOp, int] = {reduce_sum: 0, attention_grad: attention_grad.inputs.index("y")}
 # A rounded operand is written and read once more, in 2 bytes of memory: it is worth that in this many sums, ...
 _LEAST_SIDE = 128
 # ... and a launch, in this many multiply-adds of a product.
@@ -92,7 +95,7 @@ class _Rounding:
         found = {node: made for node in self.graph.nodes if (made := self.product(node)) is not None}
         if not found:
             return self.graph
-        found |= self.sums(found)
+        found |= self.beside(found)
         nodes: list[Node] = []
         for index, node in enumerate(self.graph.nodes):
             nodes += self.before.get(index, ())
@@ -110,10 +113,11 @@ class _Rounding:
         inputs = (*(None if v is None else self.operand(v, index) for v in node.inputs[:2]), *node.inputs[2:])
         return dataclasses.replace(made, inputs=inputs)
 
-    def sums(self, products: Collection[Node]) -> dict[Node, Node]:
-        """Sums of what only products read, which are of the rounded values then: none is stored as float32.
+    def beside(self, products: Collection[Node]) -> dict[Node, Node]:
+        """Other readers of what products read, where they may have the rounded values too: no float32 is stored then.
 
-        Such is the gradient of a bias, beside the products that give the gradients of its neighbours.
+        Such are the gradient of a bias, beside the products that give the gradients of its neighbours, and that of
+        attention, which reads its result.
         """
         readers = self.graph.readers()
         kept = {*self.graph.outputs.values(), *(state.after for state in self.graph.states)}
@@ -122,25 +126,25 @@ class _Rounding:
             """Whether all that read a value, through views too, read it rounded."""
             return value not in kept and all(
                 node in products
-                or self.is_sum(node)
+                or self.reads_rounded(node) is value
                 or (node.op.view is not None and all(v is not None and is_rounded(v) for v in node.outputs))
                 for node in readers.get(value, ())
             )
 
         made = {}
         for node in self.graph.nodes:
-            value = node.inputs[0] if self.is_sum(node) else None
+            value = self.reads_rounded(node)
             base = None if value is None else self.base(value)
             maker = None if base is None else self.makers.get(base)
             if value is None or base is None or maker is None or not is_rounded(base):
                 continue
             nodes = self.behind.get(self.position[maker], ())
-            if any(self.rounded.get(base) in made_behind.outputs for made_behind in nodes):
+            if any(self.rounded.get(base) in one.outputs for one in nodes):
                 made[node] = self.of_rounded(node, value, base)
         return made
 
     def of_rounded(self, node: Node, value: Value, base: Value) -> Node:
-        """A sum of a view of ``base``, rounded where that is made, as float32 again; kernels read the 16 bits."""
+        """A reader of a view of ``base``, rounded where that is made, as float32 again; kernels read the 16 bits."""
         before = self.before.setdefault(self.position[node], [])
 
         def given(shown: Value) -> Value:
@@ -157,17 +161,20 @@ class _Rounding:
         to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": float32}))
         name = self.names.unique(f"{node.name}/{float32}")
         before.append(Node(cast, name, (given(value),), (again,), to, (), node.origin, node.pin))
-        return dataclasses.replace(node, inputs=(again,))
+        return dataclasses.replace(node, inputs=tuple([again if v is value else v for v in node.inputs]))
 
-    def is_sum(self, node: Node) -> bool:
-        """Whether a node is a sum of float32 whose device has a kernel that names bfloat16."""
-        value = node.inputs[0] if node.op is reduce_sum else None
-        if value is None or value.type.dtype != float32:
-            return False
-        made = dataclasses.replace(node, inputs=(_as_bfloat16(value, value.name),))
+    def reads_rounded(self, node: Node) -> Value | None:
+        """What a node may read rounded, where its device has a kernel that names bfloat16 there."""
+        index = _MAY_READ_ROUNDED.get(node.op)
+        value = None if index is None else node.inputs[index]
+        if index is None or value is None or value.type.dtype != float32 or node.inputs.count(value) > 1:
+            return None
+        half = _as_bfloat16(value, value.name)
+        made = dataclasses.replace(node, inputs=tuple([half if v is value else v for v in node.inputs]))
         device = self.targets.taker(made, node)
         kernels = () if device is None else self.targets.kernels[device][made.op.name]
-        return any(kernel.input_spec(0).dtypes is not None and kernel.refuses(made) is None for kernel in kernels)
+        named = any(k.input_spec(index).dtypes is not None and k.refuses(made) is None for k in kernels)
+        return value if named else None
 
     def is_even(self, node: Node) -> bool:
         """Whether rows of operands and result are multiples of 16 bytes."""
