@@ -118,3 +118,24 @@ def test_ends_of_convolutions(end, library):
         found = session.run(feeds)["y"]
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
         np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+def gray():
+    """Images of one channel, two convolutions with a pool between."""
+    net, relu = Network(3, 1, 14, 12), df.ops.relu
+    x = df.ops.max_pool(relu(net.conv(net.x, 8, 3)), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4, dilations=(1, 1))
+    mean = df.ops.reduce_mean(relu(net.conv(x, 16, 3)), axes=(2, 3), keepdims=False)
+    net.g.output("logits", df.ops.matmul(mean, net.data(RANDOM.uniform(-1, 1, (16, 7)))))
+    return net.g.build()
+
+
+def test_images_of_one_channel_are_read_by_kernels_of_our_own(library):
+    graph = gray()
+    batch = {"x": RANDOM.uniform(-1, 1, (3, 1, 14, 12)).astype(np.float32), "labels": RANDOM.integers(0, 7, 3)}
+    losses, gradients, names = train(graph, batch, library, DEVICES, precision="tf32")
+    exact_losses, exact, _ = train(graph, batch, library, ["cpu"])
+    assert {"conv_last f32 cuda", "conv_last_grad_weight f32 cuda"} <= set(names)
+    assert not any(name.startswith(("conv ", "conv_grad_weight")) for name in names)  # none in planes
+    np.testing.assert_allclose(losses, exact_losses, rtol=5e-3)
+    for name, gradient in gradients.items():
+        assert np.linalg.norm(gradient - exact[name]) < 2e-2 * np.linalg.norm(exact[name])

@@ -195,31 +195,42 @@ static df_status grad_weight_run(const df_call *call) {
   return df_conv_weight(call, conv, dw, x, dy);
 }
 
-/* dw from dy with channels last: of images of one channel, which lie so in either layout. */
-template <typename N> static df_conv last_of(const N *of) {
+/* Of tensors with channels last: images of one channel, which lie so in either layout. */
+template <bool WEIGHT, typename N> static df_conv last_of(const N *of) {
   const int32_t rank = of->inputs[0]->rank;
+  const auto *weight = WEIGHT ? of->outputs[0] : of->inputs[1];
+  const auto *y = WEIGHT ? of->inputs[1] : of->outputs[0];
+  const int32_t first = WEIGHT ? int(DF_CONV_GRAD_WEIGHT_STRIDES) : int(DF_CONV_LAST_STRIDES);
   return df_conv_of(df_planar(of->inputs[0]->shape, rank).sizes,
-                    df_planar(of->outputs[0]->shape, rank).sizes,
-                    df_planar(of->inputs[1]->shape, rank).sizes, rank, of->attributes,
-                    of->n_attributes, DF_CONV_GRAD_WEIGHT_STRIDES);
+                    df_planar(weight->shape, rank).sizes, df_planar(y->shape, rank).sizes, rank,
+                    of->attributes, of->n_attributes, first);
 }
 
-static const char *last_accepts(const df_node *node) {
+template <bool WEIGHT> static const char *last_accepts(const df_node *node) {
   const int32_t rank = node->inputs[0]->rank;
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
-  const df_conv conv = last_of(node);
+  const df_conv conv = last_of<WEIGHT>(node);
   return df_conv_has_single_channel(conv) ? df_conv_accepts(conv, rank)
                                           : "only one channel and few taps are supported";
 }
 
-static df_status last_prepare(const df_node *node, df_prepared *out, df_error *) {
-  out->workspace = df_conv_single_workspace(last_of(node));
+static df_status last_run(const df_call *call) {
+  df_gemm_end end{};
+  end.row_bias = df_in<const float>(call, 2);
+  end.add = df_in<const float>(call, 3);
+  end.relu = static_cast<int>(df_attr_int(call, DF_CONV_LAST_RELU));
+  return df_conv_single(call, last_of<false>(call), df_out<float>(call, 0),
+                        df_in<const float>(call, 0), df_in<const float>(call, 1), end);
+}
+
+static df_status last_weight_prepare(const df_node *node, df_prepared *out, df_error *) {
+  out->workspace = df_conv_single_workspace(last_of<true>(node));
   return DF_OK;
 }
 
-static df_status last_run(const df_call *call) {
-  return df_conv_single_weight(call, last_of(call), df_out<float>(call, 0),
+static df_status last_weight_run(const df_call *call) {
+  return df_conv_single_weight(call, last_of<true>(call), df_out<float>(call, 0),
                                df_in<const float>(call, 0), df_in<const float>(call, 1), true);
 }
 
@@ -238,6 +249,9 @@ static const df_kernel records[] = {
     DF_CUDA_KERNEL("conv_grad_weight", "f32", "f32,f32->f32", nullptr,
                    .accepts = accepts<df_conv_grad_weight>, .prepare = grad_weight_prepare,
                    .run = grad_weight_run, .capturable = 1),
-    DF_CUDA_KERNEL("conv_last_grad_weight", "f32", "f32,f32->f32", nullptr, .accepts = last_accepts,
-                   .prepare = last_prepare, .run = last_run, .capturable = 1)};
+    DF_CUDA_KERNEL("conv_last", "f32", "f32,f32,f32?,f32?->f32", nullptr,
+                   .accepts = last_accepts<false>, .run = last_run, .capturable = 1),
+    DF_CUDA_KERNEL("conv_last_grad_weight", "f32", "f32,f32->f32", nullptr,
+                   .accepts = last_accepts<true>, .prepare = last_weight_prepare,
+                   .run = last_weight_run, .capturable = 1)};
 DF_CUDA_FAMILY(conv, records);

@@ -81,9 +81,12 @@ int64_t df_conv_weight_workspace(const df_conv &conv);
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy);
 
-/* ---- dw of images with one channel and small windows: conv/single_channel.cu ---------------- */
+/* ---- Images with one channel, and small windows: conv/single_channel.cu --------------------- */
 
 bool df_conv_has_single_channel(const df_conv &conv);
+/* y with channels last = relu(x * weight + bias + add). */
+df_status df_conv_single(const df_call *call, const df_conv &conv, float *y, const float *x,
+                         const float *weight, const df_gemm_end &end);
 int64_t df_conv_single_workspace(const df_conv &conv);
 /* |last|: the channels of dy are. */
 df_status df_conv_single_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,

@@ -90,9 +90,16 @@ __global__ void __launch_bounds__(DF_BLOCK, 3)
   for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
     shared[own.index(e)] = sums[e];
   __syncthreads();
+  int left = threads * DF_FUSED_ELEMENTS; /* sums, halved by all threads while they can be */
+  while (left % (2 * channels) == 0) {
+    left /= 2;
+    for (int at = thread; at < left; at += threads)
+      shared[at] += shared[at + left];
+    __syncthreads();
+  }
   for (int channel = thread; channel < channels; channel += threads) {
     float sum = 0.0f;
-    for (int at = channel; at < threads * DF_FUSED_ELEMENTS; at += channels)
+    for (int at = channel; at < left; at += channels)
       sum += shared[at];
     partials[static_cast<int64_t>(blockIdx.x) * channels + channel] = sum;
   }
