@@ -2,6 +2,21 @@
 
 In a training step that is a constant or a weight of each label: it doesn't depend on the loss. Apart, a device reads
 the logits twice: of a language model they are the largest tensor of a step, some hundred megabytes.
+
+They still are a tensor. Counted for GPT-2 small (4096 rows of 768, 50257 classes: logits of 823 MB, a weight of 154)
+on a card that moves 3.0 TB/s with a cache of 50 MB, and does 400 and 790 TFLOP/s in TF32 and bfloat16:
+
+- Here the product writes the logits, this op reads them and writes their gradient over them, and two products read
+  that: 4.1 GB. What the products move takes less time than their 948 GFLOP, so the op alone counts: 1.6 GB, 0.55 ms.
+- Chunks of rows, each with its product, its loss and both products of the gradient, read the weight twice, and read
+  and write the weight's gradient: 617 MB each. 32 chunks of 128 rows, whose logits stay in the cache, move 19.8 GB; 4
+  chunks of 1024 rows need 618 MB less memory, but move 1.9 GB more.
+- Chunks of classes (Cut Cross-Entropy, arXiv 2411.09009) move weight and gradient once, but need the sum over all
+  classes first. So the logits are computed twice: 316 GFLOP, 0.79 ms in TF32 and 0.40 in bfloat16, for at most 0.55
+  ms of moves and some hundred launches more.
+
+So chunks would save memory alone, and none are made. On a CPU moves are a smaller share: at 15 GB/s and 200 GFLOP/s,
+which are assumed, 0.3 s of 5.
 """
 
 from __future__ import annotations

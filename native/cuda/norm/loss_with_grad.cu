@@ -7,7 +7,45 @@
  */
 #include "norm/loss.h"
 
-enum { MOST = 2 * DF_HELD }; /* elements that a thread holds: more would spill */
+/* e^x to a few units of its last place and |x| 2^-24 of itself, 0 below 2^-126: what is far below
+ * the maximum, where that is more, adds little. */
+static __device__ __forceinline__ float fast_exp(float x) {
+  const float scaled = x * 1.4426950409f; /* log2(e) */
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(scaled));
+  return y;
+#else
+  return exp2f(scaled);
+#endif
+}
+
+/* The larger one, NaN if there is one. */
+static __device__ __forceinline__ float larger(float a, float b) {
+#ifdef __CUDACC__
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return df_larger{}(a, b);
+#endif
+}
+
+/* Adds elements that are all there: m and s of df_exp_sum. */
+static __device__ __forceinline__ void add_all(df_exp_sum &state, const float (&x)[DF_HELD]) {
+  float most = state.m;
+#pragma unroll
+  for (int k = 0; k < DF_HELD; k++)
+    most = larger(most, x[k]);
+  if (most == -INFINITY)
+    return;
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < DF_HELD; k++)
+    sum += fast_exp(x[k] - most);
+  state.s = state.s * fast_exp(state.m - most) + sum;
+  state.m = most;
+}
 
 /* What loss and gradient of a row have in common beside its logits. */
 struct own {
@@ -28,32 +66,44 @@ struct own {
   }
 };
 
-template <typename T, int HELD>
-__global__ void __launch_bounds__(df_rows_block(HELD), 1)
+template <typename T>
+__global__ void __launch_bounds__(DF_ROW_BLOCK)
     both_rows(forward f, T *dx, const float *dloss, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const df_row_position at = df_row_of_thread(plan);
-  const int64_t origin = at.row * plan.n, round = df_row_round<HELD>(plan);
+  const int64_t origin = at.row * plan.n, round = df_row_round(plan);
   const int64_t stop = df_min(at.end, f.labels_.classes);
   const own of_row(f, dloss, at.row, f.x + origin, 1, at.row < plan.rows);
-  float x[HELD];
+  float x[DF_HELD];
   row_state state;
   state.clear();
-  for (int64_t base = 0; base < stop; base += round)
+  int64_t base = 0;
+  for (; f.smoothing == 0.0f && base + round <= stop; base += round) {
+    df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
+    add_all(state.exps, x);
+  }
+  for (; base < stop; base += round)
     add_round(state, x, f, f.x + origin, plan, base, stop, at.lane);
   state.join(df_row_join{scratch, plan.group});
   if (at.lane == 0 && at.row < plan.rows)
     store_loss(f, at.row, of_row.label, of_row.logit, state);
-  const row_scale scale = of_row.scale(f, state);
-  for (int64_t base = 0; base < at.end; base += round) {
+  const row_scale row = of_row.scale(f, state);
+  const float constant = -row.scale * row.uniform;
+  const int64_t live = row.scale == 0.0f ? 0 : stop;
+  for (base = 0; base < at.end; base += round) {
     if (plan.n > round)
       df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
-    const int64_t label = of_row.label - base;
-    const int left = df_row_left<HELD>(plan, base, stop);
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-      const int i = df_row_index(plan, at.lane, k);
-      x[k] = i < left ? scale(x[k], i == label) : 0.0f;
+    for (int k = 0; k < DF_HELD; k++)
+      x[k] = fmaf(row.scale, fast_exp(x[k] - row.lse), constant);
+    const int64_t label = of_row.label - base;
+    const int left = df_row_left(plan, base, live);
+    if (left < round || (label >= 0 && label < round)) { /* not in most rounds */
+#pragma unroll
+      for (int k = 0; k < DF_HELD; k++) {
+        const int i = df_row_index(plan, at.lane, k);
+        x[k] = i < left ? x[k] - (i == label ? row.hit * row.scale : 0.0f) : 0.0f;
+      }
     }
     df_row_store(dx + origin, x, plan, base, at.end, at.lane);
   }
@@ -93,15 +143,9 @@ template <typename T> static df_status run_to(const df_call *call) {
     return DF_LAUNCH(call, both_columns<T>, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0,
                      f, dx, dloss, plan);
   }
-  const bool held = s.size <= int64_t{DF_ROW_BLOCK} * DF_HELD;
-  df_rows plan = df_rows_plan(s.outer, s.size, false, held ? int{MOST} : int{DF_HELD});
+  df_rows plan = df_rows_plan(s.outer, s.size, false); /* more elements of a thread would spill */
   df_rows_vectors(&plan, f.x, dx);
-  const auto launch = [&]<int HELD>() {
-    return DF_LAUNCH(call, (both_rows<T, HELD>), df_rows_grid(plan), plan.block, 0, f, dx, dloss,
-                     plan);
-  };
-  return plan.held == MOST ? launch.template operator()<MOST>()
-                           : launch.template operator()<DF_HELD>();
+  return DF_LAUNCH(call, both_rows<T>, df_rows_grid(plan), plan.block, 0, f, dx, dloss, plan);
 }
 
 static df_status run(const df_call *call) {
