@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import shlex
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from dataflow.plugin.hookspecs import hookimpl
 from dataflow.plugin.registry import default_registry, load
 
 FOLDER = Path(__file__).parent / "cdevice"
+
+# Scratch grows with the threads, and so would the bytes that tests of memory count on a machine with many.
+os.environ.setdefault("DATAFLOW_NUM_THREADS", "2")
 
 # What runs in the background of a shell ignores Ctrl-C, and so would everything that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -82,6 +82,7 @@ def test_the_page_lists_every_option_of_the_kit():
 
 
 def test_threads_are_those_of_the_environment(monkeypatch):
+    monkeypatch.delenv("DATAFLOW_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert thread_count(None) == 3
     monkeypatch.setenv("DATAFLOW_NUM_THREADS", "2")

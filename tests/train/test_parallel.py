@@ -28,7 +28,7 @@ def run(ranks, target, epochs=3, batch_size=16, accumulate=2, folder="-", resume
     assert MPIEXEC, "the extra test installs MPICH"
     arguments = [target, epochs, batch_size, accumulate, folder, resume, fault, shard]
     command = [sys.executable, str(JOB), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ALONE": "1"} if ranks == 1 else {})
+    environment = {**os.environ, "DATAFLOW_NUM_THREADS": "1"} | ({"ALONE": "1"} if ranks == 1 else {})
     command = command if ranks == 1 else [MPIEXEC, "-n", str(ranks), *command]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
