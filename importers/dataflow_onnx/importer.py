@@ -399,8 +399,10 @@ class Importer:
             return tensor.array
         if tensor.known is not None:
             numbers = tensor.known.numbers
-            named = any(isinstance(n, Dim) for n in numbers.reshape(-1))
-            return None if named else numbers.astype(tensor.known.dtype.numpy)
+            if not any(isinstance(n, Dim) for n in numbers.reshape(-1)):
+                return numbers.astype(tensor.known.dtype.numpy)
+            given = self.outermost.values
+            return given.get(self.outer_value(tensor).name) if given else None
         given = self.outermost.values
         if given and (array := given.get(self.outer_value(tensor).name)) is not None:
             return array
@@ -512,7 +514,7 @@ class Importer:
             self.ask(tensor, what)
         found = self.sizes(tensor, what)
         if any(isinstance(n, Dim) for n in found):
-            self.ask(tensor, what)
+            found = list(self.numbers(tensor, what).reshape(-1))
         return tuple(int(n) for n in found)
 
     def scalar(self, tensor: Tensor, what: str) -> float:

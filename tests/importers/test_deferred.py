@@ -321,3 +321,30 @@ def test_values_that_decide_are_guessed_from_the_runs_before(monkeypatch):
     session.run(some, out={"y": out})
     np.testing.assert_allclose(out, reference.run(None, {"x": some})[0], rtol=1e-6)
     assert list(session.run(some, outputs=["kept"])) == ["kept"]
+
+
+def test_what_was_asked_of_a_size_that_is_data_is_known_then():
+    """How often a loop runs whose inner shapes differ is the least of a number and of how many rows were chosen."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Range", ["zero", "i", "one"], ["before"]),
+         node("ReduceSum", ["before"], ["row"], keepdims=0)],
+        "body",
+        [helper.make_tensor_value_info("i", I, []), helper.make_tensor_value_info("go", B, [])],
+        [helper.make_tensor_value_info("on", B, []), helper.make_tensor_value_info("row", I, [])],
+    )  # fmt: skip
+    nodes = [
+        node("ReduceSum", ["x", "last"], ["sums"], keepdims=0),
+        node("Greater", ["sums", "nought"], ["good"]),
+        node("Compress", ["x", "good"], ["kept"], axis=0),
+        node("Slice", ["kept", "first", "three"], ["few"]),
+        node("Shape", ["few"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["rows"]),
+        node("Loop", ["rows", ""], ["y"], body=body),
+    ]
+    numbers = {"zero": 0, "one": 1, "last": [-1], "first": [0], "three": [3]}
+    stored = [("nought", np.float32(0)), *((name, np.array(n)) for name, n in numbers.items())]
+    loaded = load_bytes(model(nodes, [("x", F, ("n", 4))], [("y", I, 1)], stored).SerializeToString())
+    session = df.Session(loaded, devices=["cpu"])
+    for count in (1, 2, 3, 5):
+        x = np.where(np.arange(6)[:, None] < count, 1, -np.ones((6, 4), np.float32))
+        np.testing.assert_array_equal(session.run(x)["y"], [0, 0, 1][: min(count, 3)])
