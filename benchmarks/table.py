@@ -35,7 +35,8 @@ ORDER = {
     "chain": "10,000 small ops in a row, without folding and fusion: what a node costs beside its work.",
     "gpu_training": "On a card (`benchmarks/gpu.sh`): a training step with AdamW that takes its batch from the host "
     "and brings the loss back, against PyTorch with CUDA graphs and, where its column is there, torch.compile. Storage "
-    "is float32 here; PyTorch's bf16 is autocast. MB: the most memory of the card, ours as planned, PyTorch's as its "
+    "is float32 here; PyTorch's bf16 is autocast. Both take batches from page-locked memory; `plain`: ours from any "
+    "array, as in the rows of tree 0262555. MB: the most memory of the card, ours as planned, PyTorch's as its "
     "allocator says of a step without graph.",
     "gpu_kernels": "On a card: bandwidth of kernels on operands of 256 MB as a share of a copy's (the ratio is its "
     "inverse), and what a node of a captured chain costs.",
