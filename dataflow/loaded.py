@@ -211,7 +211,7 @@ class Loaded:
         deciding = [name for name, *_ in values]
         try:
             found = special._run(arguments, [*dict.fromkeys([*names, *deciding])], out)
-        except (Unbound, InputError):  # other values may be the cause
+        except (Unbound, DataflowError):  # other values may be the cause; what fails whatever they are fails again
             return None
         if tuple(value_key(name, found[name]) for name in deciding) != values:
             return None

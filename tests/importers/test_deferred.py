@@ -323,6 +323,25 @@ def test_values_that_decide_are_guessed_from_the_runs_before(monkeypatch):
     assert list(session.run(some, outputs=["kept"])) == ["kept"]
 
 
+@pytest.mark.parametrize("error", [df.LimitExceeded, df.OutOfMemoryError, df.ModelError, df.InputError])
+def test_a_guess_that_fails_is_no_failure(monkeypatch, error):
+    from dataflow.loaded import Loaded
+
+    session = df.Session(load_bytes(branching().SerializeToString()), devices=["cpu"])
+    x = np.ones((3, 4), np.float32)
+    expected = [session.run(x)["y"] for _ in range(2)][-1]
+    failing, computed = [error("of other sizes")], Loaded._run
+
+    def run(self, *given):
+        if failing:
+            raise failing.pop()
+        return computed(self, *given)
+
+    monkeypatch.setattr(Loaded, "_run", run)
+    np.testing.assert_array_equal(session.run(x)["y"], expected)
+    assert not failing
+
+
 def test_what_was_asked_of_a_size_that_is_data_is_known_then():
     """How often a loop runs whose inner shapes differ is the least of a number and of how many rows were chosen."""
     body = helper.make_graph(
