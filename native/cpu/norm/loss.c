@@ -49,6 +49,7 @@ static double sum_below(const float *x, float m, int64_t classes, int64_t apart)
 
 /* The loss at one position from the maximum and the sum of exponentials relative to it. */
 static void store_loss(const loss_context *loss, int64_t i, const float *x, float m, double sum) {
+  DF_ASSUME(loss->loss);
   const double log_sum = log(sum);
   const int64_t label = label_at(loss->labels, i);
   if (loss->lse)

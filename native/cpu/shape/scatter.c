@@ -272,6 +272,7 @@ static df_status scatter_elements_run(const df_call *call) {
   const int64_t elements = df_elements(y), item = df_item_bytes(y->dtype);
   if (elements == 0 || !in_lanes(&e))
     return scatter(call, &e, "scatter_elements");
+  DF_ASSUME(e.first >= 0 && e.first < e.axes);
   const df_status status = check(call, &e, "scatter_elements");
   if (status != DF_OK)
     return status;
