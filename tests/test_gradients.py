@@ -29,6 +29,8 @@ WITHOUT = {
     "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad", "cofactor",
     # of operands of 16 bits, which a pass makes of products behind their gradients
     "matmul_rounded",
+    # a loss and its gradient, which a pass makes of the two
+    "softmax_cross_entropy_with_grad",
     # refused with a reason, see test_control.py
     "loop",
     # whose gradient isn't its derivative, on purpose

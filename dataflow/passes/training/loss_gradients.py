@@ -3,8 +3,8 @@
 In a training step that is a constant or a weight of each label: it doesn't depend on the loss. Apart, a device reads
 the logits twice: of a language model they are the largest tensor of a step, some hundred megabytes.
 
-They still are a tensor. Counted for GPT-2 small (4096 rows of 768, 50257 classes: logits of 823 MB, a weight of 154)
-on a card that moves 3.0 TB/s with a cache of 50 MB, and does 400 and 790 TFLOP/s in TF32 and bfloat16:
+They still are a tensor. Counted for a language model of 124 million parameters (4096 rows: logits of 823 MB, a weight
+of 154) on a card that moves 3.0 TB/s with a cache of 50 MB, and does 400 and 790 TFLOP/s in TF32 and bfloat16:
 
 - Here the product writes the logits, this op reads them and writes their gradient over them, and two products read
   that: 4.1 GB. What the products move takes less time than their 948 GFLOP, so the op alone counts: 1.6 GB, 0.55 ms.

@@ -39,6 +39,13 @@ static df_status check_labels(const df_call *call, const loss_context *loss) {
   return DF_OK;
 }
 
+/* The label at |i|, which was checked; one that changed since, as where a plan is wrong, is
+ * ignored: nothing is written elsewhere. */
+static inline int64_t class_at(const loss_context *loss, int64_t i) {
+  const int64_t label = label_at(loss->labels, i);
+  return label >= 0 && label < loss->classes ? label : loss->ignored;
+}
+
 /* Sum over the classes of m - x: what smoothing distributes the loss over. */
 static double sum_below(const float *x, float m, int64_t classes, int64_t apart) {
   double sum = 0.0;
@@ -51,7 +58,7 @@ static double sum_below(const float *x, float m, int64_t classes, int64_t apart)
 static void store_loss(const loss_context *loss, int64_t i, const float *x, float m, double sum) {
   DF_ASSUME(loss->loss);
   const double log_sum = log(sum);
-  const int64_t label = label_at(loss->labels, i);
+  const int64_t label = class_at(loss, i);
   if (loss->lse)
     loss->lse[i] = (float)((double)m + log_sum);
   if (label == loss->ignored) {
@@ -97,13 +104,13 @@ static void find_loss(const loss_context *loss, neighbours to) {
 }
 
 static float scale_of(const loss_context *loss, int64_t i) {
-  return label_at(loss->labels, i) == loss->ignored ? 0.0f : loss->dloss[i];
+  return class_at(loss, i) == loss->ignored ? 0.0f : loss->dloss[i];
 }
 
 /* What dx has beside dloss (e^(x - lse) - a / C): the label's own share, and zeros behind. */
 static void complete_gradient(const loss_context *loss, neighbours to) {
   for (int64_t j = 0; j < to.n; j++) {
-    const int64_t label = label_at(loss->labels, to.at + j);
+    const int64_t label = class_at(loss, to.at + j);
     if (label != loss->ignored)
       to.dx[label * loss->inner + j] -= (1.0f - loss->smoothing) * loss->dloss[to.at + j];
   }
@@ -143,7 +150,7 @@ static void find_both_of_row(const loss_context *loss, neighbours to) {
     complete_gradient(loss, to);
     return;
   }
-  const int64_t label = label_at(loss->labels, to.at);
+  const int64_t label = class_at(loss, to.at);
   const double own = (double)m - (double)to.x[label], a = (double)loss->smoothing;
   double value = (1.0 - a) * own;
   if (a != 0.0)
