@@ -159,6 +159,8 @@ def reduced(name: str) -> Callable[..., TensorType]:
     """The rule of a reduction over ``axes``."""
 
     def infer(x: TensorType, *, axes: Sequence[int], keepdims: bool) -> TensorType:
+        if x.dtype.kind == "s":
+            raise InputError(f"{name}: expected numbers or booleans, got {x}")
         gone = normal_axes(name, axes, x.rank)
         return TensorType(x.dtype, reduced_shape(x.shape, gone, bool(keepdims)))
 

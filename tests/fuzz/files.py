@@ -102,6 +102,7 @@ def check(data: bytes, random: standard.Random) -> Outcome:
         return Outcome("foreign", (finding_of(error, doing),))
     if depends:
         return Outcome("ran")
+    bound = graph
     try:
         bound = eliminate_dead_code(bind(graph, sizes))
         text = wrong(bound, feeds, results)

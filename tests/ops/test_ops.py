@@ -345,3 +345,11 @@ def test_costs_count_operations():
     costs = {n.op.name: n.op.cost(n) for n in g.nodes()}
     assert costs == {"matmul": 2 * 2 * 3 * 4 * 5, "reduce_sum": 30}
     assert y.shape == (1, 1, 5)
+
+
+@pytest.mark.parametrize("op", [ops.reduce_sum, ops.reduce_prod, ops.reduce_max])
+def test_strings_are_not_reduced(op):
+    g = df.GraphBuilder()
+    x = g.input("x", df.string, (2, 2))
+    with pytest.raises(df.InputError, match=rf"{op.name}: expected numbers or booleans, got string\[2, 2\]"):
+        op(x, axes=(0,), keepdims=True)
