@@ -27,9 +27,8 @@ class SpecialForms(Generic[_T]):
     def __init__(self) -> None:
         self._made: OrderedDict[Form, _T] = OrderedDict()
         self._causes: dict[Hashable, InputError] = {}  # by shapes, why the model itself can't be bound to them
-        self._values: dict[
-            Hashable, tuple[tuple[ValueKey, ...], bool]
-        ] = {}  # by shapes, the last ones, and whether they came twice
+        # By shapes, the last values, and whether they came twice.
+        self._values: dict[Hashable, tuple[tuple[ValueKey, ...], bool]] = {}
         self.renew()
         renew_in_child(self)
 
