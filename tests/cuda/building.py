@@ -18,6 +18,9 @@ FLAGS = ("-std=c++20", "-O2", "-U_FORTIFY_SOURCE", "-fPIC", "-Wall", "-Wextra", 
          "-Wno-clobbered", "-Wno-missing-field-initializers")  # fmt: skip
 
 
+VENDORS = {"cublaslt.cpp", "cudnn.cpp"}  # what the plugin alone calls
+
+
 def builder():
     """native/build.py."""
     spec = importlib.util.spec_from_file_location("native_build", ROOT / "native/build.py")
@@ -27,11 +30,23 @@ def builder():
     return module
 
 
-def standin_library():
+def check_flags(checks):
+    """Flags of everything, and of kernels alone, for these checks of what runs.
+
+    ``alignment,bounds,...``: those of its undefined behavior sanitizer, whose first finding ends the process.
+    ``races``: kernels say what they read and write, and accesses of threads that nothing orders end it, see
+    standin/races.cpp.
+    """
+    if checks == "races":
+        return ("-DSTANDIN_RACES",), ("-fsanitize=thread", "-O1", "-g1")  # with lines, which a report names
+    return ((f"-fsanitize={checks}", "-fno-sanitize-recover=all") if checks else ()), ()
+
+
+def standin_library(checks=None, plugin=True):
     """Its path, built like the plugin, but by the C++ compiler; only what changed.
 
-    ``STANDIN_SANITIZE=alignment,bounds,...`` in the environment: with these checks of the compiler's undefined behavior
-    sanitizer, whose first finding ends the process.
+    ``checks`` is by default what ``STANDIN_SANITIZE`` says in the environment; without ``plugin`` it is the runtime
+    alone.
     """
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
@@ -39,18 +54,22 @@ def standin_library():
     small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
     small_tables = ("-DDF_SQUARED_FEW=2", "-DDF_SQUARED_MANY=3", "-DDF_FUSED_BLOCKS=1", "-DDF_ROW_THREADS=128",
                     "-DDF_ATTENTION_NOTED=2")  # fmt: skip
-    flags = ("-x", "c++", *small_strips, *small_tables, *includes)
-    units = tuple(
-        build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")
-        for folder, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))
-        for path in sorted(folder.rglob(pattern))
-    )
+    if checks is None:
+        checks = os.environ.get("STANDIN_SANITIZE", "")
+    everywhere, kernels = check_flags(checks)
+    flags = ("-x", "c++", *small_strips, *small_tables, *includes, *everywhere)
     # A kernel of another package is linked with it, and finds the runtime there.
-    exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim"
-    checks = os.environ.get("STANDIN_SANITIZE", "")
-    sanitizers = (f"-fsanitize={checks}", "-fno-sanitize-recover=all") if checks else ()
-    library = build.Library("standin", exports, units, (compiler[0], *FLAGS, *sanitizers), ("-ldl",))
-    target = build.OBJECTS / ("standin-checked" if checks else "standin") / "_cuda.so"
+    exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim; __tsan_*"
+    units = tuple(
+        build.Unit(path, (*flags, *own), f"standin/{build.object_name(folder, path)}")
+        for folder, pattern, own in ((build.CUDA, "*.cu", kernels), (HERE / "standin", "*.cpp", ()))
+        for path in sorted(folder.rglob(pattern))
+        if plugin or (folder.name == "standin" and path.name not in VENDORS)
+    )
+    link = ("-ldl", *(flag for flag in everywhere if flag.startswith("-f")))
+    library = build.Library("standin", exports, units, (compiler[0], *FLAGS), link)
+    kind = "races" if checks == "races" else "checked" if checks else "plain"
+    target = build.OBJECTS / f"standin-{kind}{'' if plugin else '-runtime'}" / "_cuda.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:  # one of several test processes builds
         fcntl.flock(lock, fcntl.LOCK_EX)

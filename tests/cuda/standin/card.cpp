@@ -29,6 +29,7 @@ std::vector<card> find_cards() {
                           -1, 0);
     if (c.base == MAP_FAILED)
       die("no address space", "device memory");
+    add_region(c.base, RESERVED, false);
     c.capability = capability && *capability ? atoi(capability) : 90;
     capability = capability ? strchr(capability, ',') : nullptr;
     capability = capability ? capability + 1 : nullptr;

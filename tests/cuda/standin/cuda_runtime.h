@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <source_location>
 
 #define DF_STANDIN 1
 
@@ -67,79 +68,107 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 enum { warpSize = 32 };
 
-void standin_block_barrier();
-void standin_warp_barrier();
+typedef std::source_location standin_site; /* threads that wait for each other wait at one */
+#define STANDIN_SITE standin_site at = standin_site::current()
+
+void standin_block_barrier(standin_site at);
+/* Waits for the lanes of |mask|; memory is |ordered| by __syncwarp alone. */
+void standin_warp_barrier(unsigned mask, standin_site at, bool ordered);
 /* Puts |bytes| at |value| into the place of this lane and gives the address of lane |lane|'s. */
-void standin_exchange(const void *value, void *result, size_t bytes, int lane);
-unsigned standin_ballot(int predicate);
+void standin_exchange(const void *value, void *result, size_t bytes, int lane, unsigned mask,
+                      standin_site at);
+unsigned standin_ballot(int predicate, unsigned mask, standin_site at);
 /* The block's dynamic shared memory, and the array of it that |key| stands for. */
 void *standin_shared();
 void *standin_shared_array(const void *key, const char *name, size_t bytes);
 
-static inline void __syncthreads() { standin_block_barrier(); }
-static inline int __syncthreads_or(int predicate) {
+static inline void __syncthreads(STANDIN_SITE) { standin_block_barrier(at); }
+static inline int __syncthreads_or(int predicate, STANDIN_SITE) {
   static int votes;
-  __syncthreads();
+  __syncthreads(at);
   votes = 0;
-  __syncthreads();
+  __syncthreads(at);
   votes |= predicate != 0;
-  __syncthreads();
+  __syncthreads(at);
   return votes;
 }
-static inline void __syncwarp(unsigned = 0xffffffffu) { standin_warp_barrier(); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu, STANDIN_SITE) {
+  standin_warp_barrier(mask, at, true);
+}
 static inline void __threadfence() {}
 static inline int standin_lane() {
   return (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
 }
-template <typename T> static inline T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+template <typename T>
+static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, STANDIN_SITE) {
   T result;
   int base = standin_lane() / width * width;
-  standin_exchange(&value, &result, sizeof value, base + lane % width);
+  standin_exchange(&value, &result, sizeof value, base + lane % width, mask, at);
   return result;
 }
-template <typename T> static inline T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int = 32, STANDIN_SITE) {
   T result;
-  standin_exchange(&value, &result, sizeof value, standin_lane() ^ mask);
+  standin_exchange(&value, &result, sizeof value, standin_lane() ^ bits, mask, at);
   return result;
 }
-template <typename T> static inline T __shfl_down_sync(unsigned, T value, int delta, int = 32) {
+template <typename T>
+static inline T __shfl_down_sync(unsigned mask, T value, int delta, int = 32, STANDIN_SITE) {
   T result;
   int from = standin_lane() + delta;
-  standin_exchange(&value, &result, sizeof value, from < 32 ? from : standin_lane());
+  standin_exchange(&value, &result, sizeof value, from < 32 ? from : standin_lane(), mask, at);
   return result;
 }
-template <typename T> static inline T __shfl_up_sync(unsigned, T value, int delta, int = 32) {
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T value, int delta, int = 32, STANDIN_SITE) {
   T result;
   int from = standin_lane() - delta;
-  standin_exchange(&value, &result, sizeof value, from >= 0 ? from : standin_lane());
+  standin_exchange(&value, &result, sizeof value, from >= 0 ? from : standin_lane(), mask, at);
   return result;
 }
-static inline unsigned __ballot_sync(unsigned, int predicate) { return standin_ballot(predicate); }
-static inline int __any_sync(unsigned, int predicate) { return standin_ballot(predicate) != 0; }
+static inline unsigned __ballot_sync(unsigned mask, int predicate, STANDIN_SITE) {
+  return standin_ballot(predicate, mask, at);
+}
+static inline int __any_sync(unsigned mask, int predicate, STANDIN_SITE) {
+  return standin_ballot(predicate, mask, at) != 0;
+}
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 /* One fiber runs at a time and changes at barriers only, so plain code is atomic. */
-template <typename T> static inline T atomicAdd(T *at, T value) {
+#ifdef STANDIN_RACES
+void standin_note_atomic(const void *at, size_t bytes, const void *code);
+#define STANDIN_ATOMIC(T) template <typename T> __attribute__((noinline, no_sanitize("thread"))) T
+#define STANDIN_UPDATE(at) standin_note_atomic(at, sizeof *at, __builtin_return_address(0))
+#else
+#define STANDIN_ATOMIC(T) template <typename T> static inline T
+#define STANDIN_UPDATE(at) static_cast<void>(0)
+#endif
+STANDIN_ATOMIC(T) atomicAdd(T *at, T value) {
+  STANDIN_UPDATE(at);
   T old = *at;
   *at = old + value;
   return old;
 }
-template <typename T> static inline T atomicMax(T *at, T value) {
+STANDIN_ATOMIC(T) atomicMax(T *at, T value) {
+  STANDIN_UPDATE(at);
   T old = *at;
   *at = old < value ? value : old;
   return old;
 }
-template <typename T> static inline T atomicMin(T *at, T value) {
+STANDIN_ATOMIC(T) atomicMin(T *at, T value) {
+  STANDIN_UPDATE(at);
   T old = *at;
   *at = value < old ? value : old;
   return old;
 }
-template <typename T> static inline T atomicExch(T *at, T value) {
+STANDIN_ATOMIC(T) atomicExch(T *at, T value) {
+  STANDIN_UPDATE(at);
   T old = *at;
   *at = value;
   return old;
 }
-template <typename T> static inline T atomicCAS(T *at, T expected, T value) {
+STANDIN_ATOMIC(T) atomicCAS(T *at, T expected, T value) {
+  STANDIN_UPDATE(at);
   T old = *at;
   if (old == expected)
     *at = value;

@@ -12,6 +12,7 @@ struct copy {
   void *to;
   const void *from;
   size_t bytes;
+  const void *code; /* that started it */
 };
 
 /* What one thread of the block that runs has started. */
@@ -40,8 +41,11 @@ void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes) {
   if (!fits || reinterpret_cast<uintptr_t>(shared) % bytes ||
       reinterpret_cast<uintptr_t>(global) % bytes)
     die("a copy to shared memory of another size than 4, 8 and 16 bytes, or not aligned to it", "");
+  const void *code = __builtin_return_address(0);
+  note_read(global, bytes, code);
+  note_write(shared, bytes, code);
   memset(shared, 0xff, bytes);
-  own().groups.back().push_back({shared, global, bytes});
+  own().groups.back().push_back({shared, global, bytes, code});
 }
 
 void __pipeline_commit() { own().groups.emplace_back(); }
@@ -49,6 +53,8 @@ void __pipeline_commit() { own().groups.emplace_back(); }
 void __pipeline_wait_prior(size_t groups) {
   waiting &found = own();
   for (; found.groups.size() > groups + 1; found.groups.pop_front())
-    for (const copy &c : found.groups.front())
+    for (const copy &c : found.groups.front()) {
+      note_write(c.to, c.bytes, c.code);
       memcpy(c.to, c.from, c.bytes);
+    }
 }

@@ -42,8 +42,9 @@ void *add(const void *key, const char *name, size_t bytes) {
 } // namespace
 
 void begin_shared(const char *kernel, size_t dynamic, size_t most) {
+  static const bool known = (add_region(memory, sizeof memory, true), true);
   running = kernel;
-  count = 0;
+  count = known ? 0 : MOST_ARRAYS;
   used = 0;
   limit = most;
   memset(memory, UNTOUCHED, ZONE);

@@ -43,7 +43,10 @@ struct block {
   const char *name;
   int threads, begun, finished;
   waiting state[MOST_THREADS];
-  fiber *holder[MOST_THREADS]; /* of a thread that waits */
+  fiber *holder[MOST_THREADS]; /* of a thread that waits, */
+  standin_site site[MOST_THREADS];
+  unsigned mask[MOST_THREADS]; /* lanes that it waits for, */
+  bool ordered[MOST_THREADS];  /* and their memory */
   alignas(16) char lanes[MOST_THREADS][16];
   unsigned votes[MOST_THREADS];
 } running;
@@ -102,28 +105,61 @@ void resume(fiber *f) {
   swapcontext(&from_here, &f->begin);
 }
 
-void wait_at(waiting state) {
+void wait_at(waiting state, standin_site site, unsigned mask) {
   fiber *own = current;
   const int thread = own->thread;
   running.state[thread] = state;
   running.holder[thread] = own;
+  running.site[thread] = site;
+  running.mask[thread] = mask;
   if (!_setjmp(own->where))
     _longjmp(scheduler, 1);
   place_thread(thread);
 }
 
-/* Lets the threads [begin, end) go on when all that are not finished wait as |state| says. */
-bool release(int begin, int end, waiting state) {
-  int found = 0;
+bool is_same(const standin_site &a, const standin_site &b) {
+  return a.line() == b.line() &&
+         (a.file_name() == b.file_name() || !strcmp(a.file_name(), b.file_name()));
+}
+
+/* Lets the threads [begin, end) of |lanes| go on when all that are not finished wait as |first|
+ * does. They must wait at one line for the same lanes. */
+bool release(int begin, int end, unsigned lanes, int first) {
   for (int t = begin; t < end; t++) {
-    if (running.state[t] != state && running.state[t] != FINISHED)
+    if (!(lanes >> (t - begin) % 32 & 1) || running.state[t] == FINISHED)
+      continue;
+    if (running.state[t] != running.state[first] || running.mask[t] != running.mask[first])
       return false;
-    found += running.state[t] == state;
+    if (!is_same(running.site[t], running.site[first])) {
+      std::string text(running.name);
+      text += ", lines " + std::to_string(running.site[first].line()) + " and " +
+              std::to_string(running.site[t].line());
+      die("threads of a block wait at different barriers", text.c_str());
+    }
   }
-  for (int t = begin; t < end && found; t++)
-    if (running.state[t] == state)
+  if (running.state[first] == AT_WARP && running.ordered[first])
+    note_warp_barrier(begin, lanes);
+  for (int t = begin; t < end; t++)
+    if (lanes >> (t - begin) % 32 & 1 && running.state[t] != FINISHED)
       running.state[t] = RUNNING;
-  return found > 0;
+  return true;
+}
+
+bool release_warps() {
+  bool moved = false;
+  for (int t = 0; t < running.threads; t++) {
+    const int first = t / 32 * 32,
+              end = first + 32 < running.threads ? first + 32 : running.threads;
+    moved |= running.state[t] == AT_WARP && release(first, end, running.mask[t], t);
+  }
+  return moved;
+}
+
+bool release_block() {
+  for (int t = 0; t < running.threads; t++)
+    if (running.state[t] != FINISHED)
+      return running.state[t] == AT_BLOCK && release(0, running.threads, ~0u, t);
+  return false;
 }
 
 fiber *idle_fiber() {
@@ -141,11 +177,7 @@ void run_block(const char *name, const std::function<void()> &body, int threads)
   while (running.begun < threads)
     resume(idle_fiber());
   while (running.finished < threads) {
-    bool moved = false;
-    for (int first = 0; first < threads; first += 32)
-      moved |= release(first, first + 32 < threads ? first + 32 : threads, AT_WARP);
-    moved = moved || release(0, threads, AT_BLOCK);
-    if (!moved)
+    if (!release_warps() && !release_block())
       die("threads of a block wait at different barriers", name);
     for (int i = 0; i < threads; i++) {
       int t = thread_of(i);
@@ -157,31 +189,41 @@ void run_block(const char *name, const std::function<void()> &body, int threads)
 
 } // namespace
 
-void standin_block_barrier() { wait_at(AT_BLOCK); }
-void standin_warp_barrier() { wait_at(AT_WARP); }
+void standin_block_barrier(standin_site at) {
+  wait_at(AT_BLOCK, at, ~0u);
+  note_block_barrier();
+}
 
-void standin_exchange(const void *value, void *result, size_t bytes, int lane) {
+void standin_warp_barrier(unsigned mask, standin_site at, bool ordered) {
+  if (!(mask >> current->thread % 32 & 1))
+    die("a lane waits for others and isn't in its mask", running.name);
+  running.ordered[current->thread] = ordered;
+  wait_at(AT_WARP, at, mask);
+}
+
+void standin_exchange(const void *value, void *result, size_t bytes, int lane, unsigned mask,
+                      standin_site at) {
   const int thread = current->thread, first = thread / 32 * 32;
   if (bytes > sizeof running.lanes[0])
     die("a shuffle of more than 16 bytes", running.name);
   memcpy(running.lanes[thread], value, bytes);
-  standin_warp_barrier();
-  int from = first + lane;
-  if (from >= running.threads || running.state[from] == FINISHED)
+  standin_warp_barrier(mask, at, false);
+  const int from = first + lane;
+  if (from >= running.threads || running.state[from] == FINISHED || !(mask >> lane & 1))
     die("a shuffle reads a lane that does not take part", running.name);
   memcpy(result, running.lanes[from], bytes);
-  standin_warp_barrier();
+  standin_warp_barrier(mask, at, false);
 }
 
-unsigned standin_ballot(int predicate) {
+unsigned standin_ballot(int predicate, unsigned mask, standin_site at) {
   const int thread = current->thread, first = thread / 32 * 32;
   running.votes[thread] = predicate != 0;
-  standin_warp_barrier();
+  standin_warp_barrier(mask, at, false);
   unsigned all = 0;
   for (int lane = 0; lane < 32 && first + lane < running.threads; lane++)
-    if (running.state[first + lane] != FINISHED)
+    if (mask >> lane & 1 && running.state[first + lane] != FINISHED)
       all |= running.votes[first + lane] << lane;
-  standin_warp_barrier();
+  standin_warp_barrier(mask, at, false);
   return all;
 }
 
@@ -192,15 +234,18 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t mos
   gridDim = grid;
   blockDim = block;
   const int threads = (int)(block.x * block.y * block.z);
+  begin_race_grid(name);
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = {x, y, z};
         blocks_run++;
         begin_shared(name, shared, most);
+        begin_race_block();
         run_block(name, body, threads);
         end_shared();
       }
+  end_race_grid();
 }
 
 /* Whether the threads of a block begin with the last one. */

@@ -34,6 +34,31 @@ void begin_shared(const char *kernel, size_t dynamic, size_t most);
 /* Ends the test when the block wrote between or behind its arrays. */
 void end_shared();
 
+/* ---- Races: races.cpp, in a build that tells what kernels read and write (STANDIN_RACES) -------
+ */
+
+#ifdef STANDIN_RACES
+void add_region(const void *begin, size_t bytes, bool shared);
+void begin_race_grid(const char *kernel);
+void end_race_grid();
+void begin_race_block();
+void note_block_barrier(); /* by each thread that was at one */
+/* Memory is ordered for these lanes of the warp that begins with thread |first|. */
+void note_warp_barrier(int first, unsigned lanes);
+/* What the stand-in reads and writes for the thread that runs, which is here in its code. */
+void note_read(const void *at, size_t bytes, const void *code);
+void note_write(const void *at, size_t bytes, const void *code);
+#else
+static inline void add_region(const void *, size_t, bool) {}
+static inline void begin_race_grid(const char *) {}
+static inline void end_race_grid() {}
+static inline void begin_race_block() {}
+static inline void note_block_barrier() {}
+static inline void note_warp_barrier(int, unsigned) {}
+static inline void note_read(const void *, size_t, const void *) {}
+static inline void note_write(const void *, size_t, const void *) {}
+#endif
+
 /* ---- Cards and their memory: card.cpp ------------------------------------------------------- */
 
 enum { MODULE = 256 << 10, GRAPH = 64 << 10 }; /* bytes that a kernel's code and a graph take */

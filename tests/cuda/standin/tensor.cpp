@@ -24,7 +24,7 @@ void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1
   fragment(&warp)[32] = fragments[thread / 32];
   const int lane = standin_lane(), row = lane / 4;
   warp[lane] = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-  __syncwarp();
+  standin_warp_barrier(~0u, standin_site::current(), false);
   for (int i = 0; i < 4; i++) {
     const int column = lane % 4 * 2 + i % 2;
     double sum = c[i];
@@ -34,7 +34,7 @@ void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1
                element(warp[column * 4 + k % 4].b[k / 4], e, per_word);
     c[i] = (float)sum;
   }
-  __syncwarp();
+  standin_warp_barrier(~0u, standin_site::current(), false);
 }
 
 void standin_ldmatrix(unsigned (&to)[4], const unsigned *row, bool transposed) {
@@ -45,7 +45,8 @@ void standin_ldmatrix(unsigned (&to)[4], const unsigned *row, bool transposed) {
   if (reinterpret_cast<uintptr_t>(row) % 16)
     die("ldmatrix of a row that isn't aligned to 16 bytes", "");
   warp[lane] = row;
-  __syncwarp();
+  note_read(row, 16, __builtin_return_address(0));
+  standin_warp_barrier(~0u, standin_site::current(), false);
   for (int i = 0; i < 4; i++) {
     const auto element = [&](int r, int c) {
       return warp[i * 8 + r][c / 2] >> c % 2 * 16 & 0xffffu;
@@ -53,5 +54,5 @@ void standin_ldmatrix(unsigned (&to)[4], const unsigned *row, bool transposed) {
     to[i] = transposed ? element(2 * t + 1, g) << 16 | element(2 * t, g)
                        : element(g, 2 * t + 1) << 16 | element(g, 2 * t);
   }
-  __syncwarp();
+  standin_warp_barrier(~0u, standin_site::current(), false);
 }
