@@ -29,6 +29,7 @@ class Direction:
 
     Attributes:
         x: products of the inputs with W, (steps times batch, gates times hidden).
+        index: which of the layer's directions it is.
         shape: (steps, batch, gates times hidden).
         r: (gates times hidden, hidden).
         wb, rb: the halves of the bias; None without.
@@ -40,6 +41,7 @@ class Direction:
     """
 
     x: Value
+    index: int
     shape: tuple[Any, ...]
     r: Value
     wb: Value | None
@@ -51,14 +53,21 @@ class Direction:
     activations: tuple[Activation, ...]
     reverse: int
 
+    @property
+    def hidden(self) -> Any:
+        """The size of a state."""
+        return self.r.type.shape[1]
+
 
 Layer = Callable[[Direction], Sequence[Any]]
 """A direction's states after each step, then its last states."""
+Inputs = Callable[[Value, Value, int], Any]
+"""The product of rows and a direction's (size, gates times hidden), by the number of the direction."""
 
 _DIRECTIONS = {"forward": (0,), "reverse": (1,), "bidirectional": (0, 1)}
 
 
-def _convert(
+def converted(
     c: Importer,
     gates: int,
     layer: Layer,
@@ -71,8 +80,9 @@ def _convert(
     hidden_size: int | None,
     layout: int,
     activations: Sequence[Activation],
+    product: Inputs = lambda rows, columns, index: ops.matmul(rows, columns),
 ) -> tuple[Any, ...]:
-    """Y and the last states; see ONNX for the shapes."""
+    """Y and the last states; see ONNX for the shapes. ``product`` is that of all steps' rows and a direction's W."""
     directions = _DIRECTIONS[direction]
     x, w, r = c.value(operands[0]), _weight(c, operands[1]), _weight(c, operands[2])
     if r.type.rank != 3 or x.type.rank != 3:
@@ -98,15 +108,17 @@ def _convert(
     each = len(activations) // len(directions)
     found = []
     for index, reverse in enumerate(directions):
-        wb, rb = (None, None) if b is None else equal_slices(_row(b, index), 0, 2)
+        wb, rb = (None, None) if b is None else equal_slices(row(b, index), 0, 2)
+        columns = ops.transpose(row(w, index), perm=(1, 0))
         operands_of_direction = Direction(
-            x=ops.matmul(rows, ops.transpose(_row(w, index), perm=(1, 0))),
+            x=product(rows, columns, index),
+            index=index,
             shape=(steps, batch, gates * hidden),
-            r=_row(r, index),
+            r=row(r, index),
             wb=wb,
             rb=rb,
-            states=tuple(None if s is None else _row(s, index) for s in starts),
-            p=() if p is None else equal_slices(_row(p, index), 0, 3),
+            states=tuple(None if s is None else row(s, index) for s in starts),
+            p=() if p is None else equal_slices(row(p, index), 0, 3),
             lengths=ends,
             active=active,
             activations=tuple(activations[index * each : (index + 1) * each]),
@@ -161,14 +173,14 @@ def _active_steps(c: Importer, steps: Any, batch: Any, lengths: Value) -> Any:
     return ops.less(ops.reshape(index, shape=(steps, 1, 1)), ends)
 
 
-def _row(value: Value, index: int) -> Any:
+def row(value: Value, index: int) -> Any:
     """One entry of the first axis."""
     count, *rest = value.type.shape
     chosen = value if count == 1 else slice_axis(value, 0, index, index + 1)
     return ops.reshape(chosen, shape=tuple(rest))
 
 
-def _input(d: Direction, *biases: Value | None) -> Any:
+def input_of(d: Direction, *biases: Value | None) -> Any:
     """What comes into the steps: the products and biases."""
     given = [b for b in biases if b is not None]
     x = d.x
@@ -206,16 +218,16 @@ def LSTM(
     used = activations_of(activations, default, direction, activation_alpha, activation_beta)
 
     def layer(d: Direction) -> Sequence[Any]:
-        x, (h, cell) = _input(d, d.wb, d.rb), d.states
+        x, (h, cell) = input_of(d, d.wb, d.rb), d.states
         plain = _are(d.activations, *map(str.lower, default)) and clip is None and not input_forget and not d.p
         if plain:
             y, h_last, c_last = ops.lstm(x, d.r, h, cell, d.lengths, reverse=d.reverse)
             return y, h_last, c_last
         step = lstm_cell(d.activations, clip, bool(input_forget))
-        return scanned("lstm", step, x, d.states, d.r, d.p, d.active, d.reverse)
+        return scanned("lstm", step, x, d.states, d.hidden, (d.r, *d.p), d.active, d.reverse)
 
     states = (initial_h, initial_c)
-    return _convert(c, 4, layer, (X, W, R), B, sequence_lens, states, P, direction, hidden_size, layout, used)
+    return converted(c, 4, layer, (X, W, R), B, sequence_lens, states, P, direction, hidden_size, layout, used)
 
 
 @operator("GRU", 7)
@@ -243,16 +255,18 @@ def GRU(
     def layer(d: Direction) -> Sequence[Any]:
         if not linear_before_reset:
             step = gru_cell(d.activations, clip, False)
-            return scanned("gru", step, _input(d, d.wb, d.rb), d.states, d.r, (), d.active, d.reverse)
-        x = _input(d, d.wb)
+            return scanned("gru", step, input_of(d, d.wb, d.rb), d.states, d.hidden, (d.r,), d.active, d.reverse)
+        x = input_of(d, d.wb)
         if _are(d.activations, *map(str.lower, default)) and clip is None:
             y, last = ops.gru(x, d.r, d.rb, d.states[0], d.lengths, reverse=d.reverse)
             return y, last
         extra = () if d.rb is None else (d.rb,)
-        return scanned("gru", gru_cell(d.activations, clip, True), x, d.states, d.r, extra, d.active, d.reverse)
+        return scanned(
+            "gru", gru_cell(d.activations, clip, True), x, d.states, d.hidden, (d.r, *extra), d.active, d.reverse
+        )
 
     operands = (X, W, R)
-    return _convert(c, 3, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)
+    return converted(c, 3, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)
 
 
 @operator("RNN", 7)
@@ -281,9 +295,11 @@ def RNN(
         (bend,) = d.activations
         if bend.name in ("tanh", "relu") and clip is None:
             relu = int(bend.name == "relu")
-            y, last = ops.rnn(_input(d, d.wb, d.rb), d.r, d.states[0], d.lengths, reverse=d.reverse, relu=relu)
+            y, last = ops.rnn(input_of(d, d.wb, d.rb), d.r, d.states[0], d.lengths, reverse=d.reverse, relu=relu)
             return y, last
-        return scanned("rnn", rnn_cell(bend, clip), _input(d, d.wb, d.rb), d.states, d.r, (), d.active, d.reverse)
+        return scanned(
+            "rnn", rnn_cell(bend, clip), input_of(d, d.wb, d.rb), d.states, d.hidden, (d.r,), d.active, d.reverse
+        )
 
     operands = (X, W, R)
-    return _convert(c, 1, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)
+    return converted(c, 1, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)

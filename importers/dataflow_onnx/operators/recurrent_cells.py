@@ -12,7 +12,9 @@ from dataflow.errors import ModelError
 from ..emit import equal_slices, full, slice_axis
 
 Cell = Callable[..., tuple[Any, ...]]
-"""``cell(x, states, r, *extra)``: the new states."""
+"""``cell(x, states, *weights)``: the new states."""
+Product = Callable[..., Any]
+"""``product(h, *factors)``: of a state and the weights of all gates."""
 
 # Alpha and beta where the file gives none; None: it must give them, () where the function has no such number.
 _NUMBERS: dict[str, tuple[tuple[float | None, ...], tuple[float | None, ...]]] = {
@@ -95,15 +97,15 @@ def scanned(
     cell: Cell,
     x: Value,
     states: Sequence[Value | None],
-    r: Value,
-    extra: Sequence[Value],
+    hidden: Any,
+    weights: Sequence[Value],
     active: Value | None,
     reverse: int,
 ) -> tuple[Any, ...]:
-    """The first state after each step, and the last states, of a scan over the rows of ``x``."""
+    """The first state after each step, and the last states, of a scan over the rows of ``x``; see ``Cell``."""
     outer = x.builder
     assert outer is not None
-    shape = (x.type.shape[1], r.type.shape[1])
+    shape = (x.type.shape[1], hidden)
     starts = [full(outer, shape, 0.0, x.type.dtype) if s is None else s for s in states]
     g = GraphBuilder(name)
 
@@ -113,14 +115,14 @@ def scanned(
         ]
 
     rows = [x] if active is None else [x, active]
-    before, row, captured = inputs(starts, "state"), inputs(rows, "row", 1), inputs([r, *extra], "capture")
+    before, row, captured = inputs(starts, "state"), inputs(rows, "row", 1), inputs(weights, "capture")
     after = cell(row[0], before, *captured)
     if active is not None:
         after = tuple(ops.where(row[1], new, old) for new, old in zip(after, before, strict=True))
     for i, value in enumerate((*after, ops.copy(after[0]))):
         g.output(f"result{i}", value)
     attributes = {"n_carries": len(starts), "n_xs": len(rows), "reverse": reverse}
-    made = outer.add(ops.scan, [*starts, *rows, r, *extra], attributes, bodies=(g.build(),)).outputs
+    made = outer.add(ops.scan, [*starts, *rows, *weights], attributes, bodies=(g.build(),)).outputs
     return made[len(starts)], *made[: len(starts)]
 
 
@@ -128,13 +130,22 @@ def _transposed(r: Value) -> Any:
     return ops.transpose(r, perm=(1, 0))
 
 
-def lstm_cell(activations: Sequence[Activation], clip: float | None, coupled: bool) -> Cell:
-    """LSTM; ``extra`` are the peepholes of the gates i, o, f. Coupled: the forget gate is 1 - i."""
+def _plain(h: Value, r: Value) -> Any:
+    return ops.matmul(h, _transposed(r))
+
+
+def lstm_cell(
+    activations: Sequence[Activation], clip: float | None, coupled: bool, product: Product = _plain, factors: int = 1
+) -> Cell:
+    """LSTM; of the weights the first are the ``factors`` of the product, then come the peepholes of the gates i, o, f.
+
+    Coupled: the forget gate is 1 - i.
+    """
     f, g, h = activations
 
-    def cell(x: Value, states: Sequence[Value], r: Value, *p: Value) -> tuple[Any, ...]:
-        hidden, old = states
-        i, o, forget, new = equal_slices(ops.add(x, ops.matmul(hidden, _transposed(r))), 1, 4)
+    def cell(x: Value, states: Sequence[Value], *weights: Value) -> tuple[Any, ...]:
+        (hidden, old), p = states, weights[factors:]
+        i, o, forget, new = equal_slices(ops.add(x, product(hidden, *weights[:factors])), 1, 4)
         if p:
             i, forget = ops.add(i, ops.mul(p[0], old)), ops.add(forget, ops.mul(p[2], old))
         i = f(i, clip)

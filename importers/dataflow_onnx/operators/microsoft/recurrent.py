@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import Value, float32, ops
+from dataflow import Dim, Value, float32, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
-from ...emit import cast_to
 from ...importer import Importer
 from ...tensor import Tensor
-from ..recurrent import LSTM
+from ..recurrent import Direction, converted, input_of, row
+from ..recurrent_cells import activations_of, lstm_cell, scanned
 
 T = Tensor
 operator = Collector("com.microsoft")
 
 
-def _weights(c: Importer, steps: T, scale: T, zero: T) -> T:
-    """The floats (directions, gates, size) that integers (directions, size, gates) stand for."""
+def _along(c: Importer, vector: T, directions: int, gates: Any) -> list[Value]:
+    """The scale or zero point of each direction: a number, or one for each column of its matrix."""
+    value = c.value(vector)
+    shape: tuple[Any, ...] = value.type.shape
+    if shape not in ((directions,), (directions, 1), (directions, gates)):
+        raise ModelError(f"a scale or zero point is {value.type}; expected (directions,) or (directions, gates)")
+    count = shape[1] if len(shape) == 2 else 1
+    return [ops.reshape(row(value, i), shape=(count,) if count != 1 else ()) for i in range(directions)]
 
-    def along(vector: Value) -> Any:
-        """One number for each direction, or for each of its gates."""
-        if vector.type.rank not in (1, 2):
-            raise ModelError(f"a scale or zero point is {vector.type}; expected (directions,) or (directions, gates)")
-        directions, *gates = vector.type.shape
-        return ops.reshape(cast_to(vector, float32), shape=(directions, 1, *(gates or (1,))))
 
-    shifted = ops.sub(cast_to(c.value(steps), float32), along(c.value(zero)))
-    floats = ops.mul(shifted, along(c.value(scale)))
-    return Tensor(steps.name, ops.transpose(floats, perm=(0, 2, 1)))
+def _product(floats: Value, integers: Value, scale: Value, zero: Value) -> Any:
+    """Of rows, which are rounded to 8 bits by one scale, and a matrix of integers."""
+    steps, own, offset = ops.dynamic_quantize(floats)
+    sums = ops.matmul_integer(steps, integers, offset, zero)
+    return ops.mul(ops.cast(sums, to=float32), ops.mul(own, scale))
 
 
 @operator("DynamicQuantizeLSTM")
@@ -57,25 +59,24 @@ def DynamicQuantizeLSTM(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> Any:
-    """An LSTM with the weights that the integers stand for.
+    """An LSTM whose inputs, of all steps, and states, of each step, are rounded to 8 bits before their products."""
+    used = activations_of(activations, ("Sigmoid", "Tanh", "Tanh"), direction, activation_alpha, activation_beta)
+    w, r = c.value(W), c.value(R)
+    if w.type.rank != 3 or r.type.rank != 3 or isinstance(r.type.shape[0], Dim):
+        raise ModelError(f"W is {w.type} and R is {r.type}; both need three axes")
+    directions, gates = r.type.shape[0], r.type.shape[2]
+    numbers = [_along(c, t, directions, gates) for t in (W_scale, W_zero_point, R_scale, R_zero_point)]
 
-    onnxruntime rounds the inputs and states to 8 bits before each product, which is its choice and no result of the
-    file; they keep their floats here, so results are nearer to those of the model that was quantized.
-    """
-    operands = (X, _weights(c, W, W_scale, W_zero_point), _weights(c, R, R_scale, R_zero_point))
-    return LSTM(
-        c,
-        *operands,
-        B,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        P,
-        activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-        activations=activations,
-        clip=clip,
-        direction=direction,
-        hidden_size=hidden_size,
-        input_forget=input_forget,
-    )
+    def of_inputs(rows: Value, columns: Value, index: int) -> Any:
+        return _product(rows, columns, numbers[0][index], numbers[1][index])
+
+    def layer(d: Direction) -> Sequence[Any]:
+        factors = (ops.transpose(d.r, perm=(1, 0)), numbers[2][d.index], numbers[3][d.index])
+        cell = lstm_cell(d.activations, clip, bool(input_forget), _product, len(factors))
+        x = input_of(d, d.wb, d.rb)
+        return scanned("lstm", cell, x, d.states, d.hidden, (*factors, *d.p), d.active, d.reverse)
+
+    transposed = [Tensor(t.name, ops.transpose(v, perm=(0, 2, 1))) for t, v in ((W, w), (R, r))]
+    operands = (X, transposed[0], transposed[1])
+    states = (initial_h, initial_c)
+    return converted(c, 4, layer, operands, B, sequence_lens, states, P, direction, hidden_size, 0, used, of_inputs)
