@@ -9,8 +9,8 @@ The CUDA library is built where nvcc is found: as ``NVCC`` says, under ``CUDA_HO
 ``DATAFLOW_CUDA=off`` leaves it out, ``on`` makes it an error when there is no nvcc; ``DATAFLOW_CUDA_ARCHS``
 ("80;90") are the architectures that it has machine code for, with PTX of the last for newer ones.
 ``DATAFLOW_CPU_ISAS`` ("portable;avx2;avx512") are the instruction sets that the CPU library has code for beside the
-portable one. ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA; ``CC`` and ``CFLAGS``
-work as usual.
+portable one. ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA, and without portable
+code where ``DATAFLOW_CPU_ISAS`` doesn't name it; ``CC`` and ``CFLAGS`` work as usual.
 """
 
 from __future__ import annotations
@@ -134,10 +134,14 @@ def cpu_library() -> Library:
         raise SystemExit(
             f"DATAFLOW_CPU_ISAS: there is no {', '.join(sorted(unknown))}; there are {'; '.join(ISA_FLAGS)}"
         )
-    wanted = [isa for isa, own in ISA_FLAGS.items() if not own or (x86_64 and isa in asked)]
+    wanted = [isa for isa, own in ISA_FLAGS.items() if own and x86_64 and isa in asked]
+    # A sanitized library is for one machine and the sets that are asked for: code that nobody runs isn't compiled.
+    portable = not (wanted and sanitizer_flags()) or "portable" in asked
+    wanted = [*(["portable"] if portable else []), *wanted]
     amx = ("-DDF_AMX",) if "avx512" in wanted and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*ISA_FLAGS[isa], *(amx if isa == "avx512" else ())) for isa in wanted}
     there = tuple(f"-DDF_{isa.upper()}" for isa in wanted if isa != "portable")
+    there += () if portable else ("-DDF_NO_PORTABLE",)
     vnni = {isa: flag for isa, flag in VNNI_FLAGS.items() if isa in isas and takes_flags(compiler, (flag,))}
     isas |= {isa: (*isas[isa], "-DDF_VNNI") for isa in vnni}
     special = {

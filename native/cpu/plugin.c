@@ -84,12 +84,14 @@ enum { ALIGNMENT = 64 };
 
 typedef const df_kernel *const *kernel_table;
 
+#ifndef DF_NO_PORTABLE
 #define DECLARE_PORTABLE(family)                                                                   \
   HIDDEN extern const df_kernel *const df_##family##_kernels_portable[];
 #define LIST_PORTABLE(family) df_##family##_kernels_portable,
 FAMILIES(DECLARE_PORTABLE)
 static const kernel_table portable_tables[] = {FAMILIES(LIST_PORTABLE) NULL};
 static int portable_runs(void) { return 1; }
+#endif
 
 #if defined(DF_AVX2) || defined(DF_AVX512)
 /* |reg|: 0 to 3 for eax, ebx, ecx and edx. */
@@ -161,7 +163,9 @@ static const isa isas[] = {
 #ifdef DF_AVX2
     {"avx2", avx2_tables, avx2_runs, avx2_vnni},
 #endif
+#ifndef DF_NO_PORTABLE
     {"portable", portable_tables, portable_runs, NULL},
+#endif
 #ifdef DF_AVX512
     {"avx512_base", avx512_tables, avx512_runs, NULL},
 #endif

@@ -127,7 +127,15 @@ def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp
     ]
     monkeypatch.setenv("DATAFLOW_CPU_ISAS", "avx2")
     assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", *own[:2]]
-    assert [f for f in build.cpu_library().units[0].flags if f.startswith("-DDF_A")] == ["-DDF_AVX2"]
+    assert [f for f in build.cpu_library().units[0].flags if f.startswith("-DDF_")] == ["-DDF_AVX2"]
+    monkeypatch.setenv("DATAFLOW_SANITIZE", "address")
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", own[1]]
+    assert "-DDF_NO_PORTABLE" in build.cpu_library().units[0].flags
+    monkeypatch.setenv("DATAFLOW_CPU_ISAS", "avx2;portable")
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", *own[:2]]
+    monkeypatch.setenv("DATAFLOW_CPU_ISAS", "")
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", own[0]]
+    monkeypatch.delenv("DATAFLOW_SANITIZE")
     monkeypatch.setenv("DATAFLOW_CPU_ISAS", "avx512;sse")
     with pytest.raises(SystemExit, match=r"DATAFLOW_CPU_ISAS: there is no sse; there are portable; avx2; avx512"):
         build.cpu_library()
