@@ -8,6 +8,7 @@
 #define DF_CPU_ASSUME_H
 
 #if defined(__clang_analyzer__) || defined(DF_ANALYZE)
+#define DF_ANALYZED
 #define DF_ASSUME(x) ((x) ? (void)0 : __builtin_unreachable())
 #elif defined(__SANITIZE_ADDRESS__)
 #define DF_ASSUME(x) ((x) ? (void)0 : __builtin_trap())
