@@ -14,7 +14,7 @@ from ..model import Model, save
 
 ADAPTERS = (
     "bits", "lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form",
-    "dropout", "dropout_at",
+    "dropout", "dropout_at", "straight_through",
 )  # fmt: skip
 FORMS = ("merged", "nodes", "adapters")
 
@@ -24,6 +24,9 @@ def adapter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--quantize", "bits", type=click.Choice(["4", "8"]), help="Bits of weights, which then stay."),
+            click.option(
+                "--straight-through", is_flag=True, help="Train through pairs of QuantizeLinear, DequantizeLinear."
+            ),
             click.option("--dropout", metavar="P|nodes", help="Drop behind --dropout-at, or where the file has nodes."),
             click.option("--dropout-at", multiple=True, metavar="PATTERN", help="Layers."),
             click.option("--lora", type=click.IntRange(min=1), metavar="RANK", help="Train adapters of this rank."),
@@ -56,6 +59,10 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
     Raises:
         InputError: options don't fit the model or each other.
     """
+    if options["straight_through"]:
+        from ..layers.straight_through import straight_through
+
+        model = straight_through(model)
     if options["bits"] is not None:
         from ..adapters.quantize import quantize
 

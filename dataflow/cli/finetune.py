@@ -52,6 +52,7 @@ class Options:
     accumulate: int
     memory: str | None
     update: Literal["together", "as_ready"]
+    batch_norm: Literal["fixed", "update"]
     metrics: Sequence[str]
     callbacks: Sequence[str]
     seed: int
@@ -167,6 +168,7 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         accumulate=options.accumulate,
         memory=options.memory,
         update=options.update,
+        batch_norm=options.batch_norm,
         parallel=collectives,
         shard=options.shard,
         seed=options.seed,

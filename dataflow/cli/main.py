@@ -177,6 +177,13 @@ def _summary(array: Any) -> dict[str, Any]:
     help="Parameters once all gradients are finite, or each when its gradient is complete: less memory.",
 )
 @click.option(
+    "--batch-norm",
+    type=click.Choice(["fixed", "update"]),
+    default="fixed",
+    show_default=True,
+    help="By fixed statistics, or by the batch's, which update them.",
+)
+@click.option(
     "--shard", type=click.Choice(("optimizer", "gradients")), help="Under mpirun: each process keeps a share."
 )
 @click.option("--metric", "metrics", multiple=True, help="As --loss, instead of the loss's own; repeatable.")

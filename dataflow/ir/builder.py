@@ -258,7 +258,8 @@ class GraphBuilder:
         """Copies a graph's inputs, initializers, nodes and states into this builder.
 
         Returns:
-            The new value of each old one. Outputs are not declared.
+            The new value of each old one. Outputs are not declared. What nodes give has another name where that is
+            taken or reserved.
         """
         new: dict[Value, Value] = {}
         for value in graph.inputs:
@@ -271,7 +272,7 @@ class GraphBuilder:
             outputs = []
             for value_ in node.outputs:
                 if value_ is not None:
-                    new[value_] = self.value(value_.name, value_.type)
+                    new[value_] = self.value(self.free_name(value_.name), value_.type)
                 outputs.append(None if value_ is None else new[value_])
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             self._nodes.append(

@@ -173,7 +173,8 @@ def _sooner(graph: Graph, start: int) -> Graph:
 def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -> Graph:
     """The graph whose batch norms use the batch's statistics and update the running ones, in tensors that wait.
 
-    A batch norm whose statistics aren't initializers stays as it is.
+    A batch norm whose statistics aren't initializers stays as it is, as does one of a graph that was exported in
+    training mode where something reads the statistics that it gives.
 
     Args:
         graph: any.
@@ -187,11 +188,14 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
     readers: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for value in node.inputs:
-            if value is not None and value in graph.initializers:
+            if value is not None:
                 readers.setdefault(value, []).append(node)
+    read_after = {*readers, *graph.outputs.values(), *(state.after for state in graph.states)}
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if node.op.name != "batch_norm" or not {node.inputs[3], node.inputs[4]} <= set(graph.initializers):
+        if node.op not in (ops.batch_norm, ops.batch_norm_train) or len(node.inputs) > 5:
+            return None
+        if not {*node.inputs[3:5]} <= graph.initializers.keys() or not read_after.isdisjoint(node.outputs[1:]):
             return None
         attributes = {"epsilon": node.attributes["epsilon"], "momentum": node.attributes.get("momentum", momentum)}
         for value in node.inputs[3:5]:
@@ -245,6 +249,7 @@ def stored_zeros(
 
 def _with_terms(model: Graph, entries: Mapping[str, TensorType], build: Build) -> tuple[GraphBuilder, dict[str, Value]]:
     builder = GraphBuilder(model.name)
+    builder.reserve(entries)  # of the data: what a node of the model gives may be called as labels are
     new = builder.adopt(model)
     known = {v.name: new[v] for v in model.inputs}
     batch = dict(known)

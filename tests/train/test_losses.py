@@ -258,3 +258,28 @@ def test_an_impossible_class_changes_no_loss_of_another(device: str) -> None:
     logits = np.array([[0.5, -np.inf, 1.5], [-np.inf, 2.0, 0.0]], np.float32)
     found = df.Session(g.build(), devices=[device]).run({"z": logits, "y": np.array([2, 1])})["loss"]
     np.testing.assert_allclose(found, -np.log(softmax(logits)[[0, 1], [2, 1]]), rtol=1e-6)
+
+
+def test_data_may_be_called_as_values_of_the_model() -> None:
+    """A detector's output ``boxes`` has labels ``boxes``, and an inner value may be called ``labels``."""
+
+    def network(box: str, inner: str) -> df.Model:
+        g = df.GraphBuilder("detector")
+        w = g.parameter("w", np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
+        h = ops.matmul(g.input("x", df.float32, ("B", 4)), w)
+        y = ops.tanh(h)
+        g.rename(h, box)
+        g.rename(y, inner)
+        g.output("boxes", h)
+        g.output("y", y)
+        return df.Model(g.build())
+
+    random = np.random.default_rng(1)
+    data = {"x": random.normal(size=(8, 4)).astype(np.float32), "labels": random.integers(0, 3, 8)}
+    data["boxes"] = random.normal(size=(8, 3)).astype(np.float32)
+    losses = {"boxes": ("mse", "boxes", 1.0), "y": ("cross_entropy", "labels", 1.0)}
+    found = []
+    for names in (("h", "y"), ("boxes", "labels")):
+        with df.Trainer(network(*names), losses, "sgd:lr=0.1") as trainer:
+            found.append([trainer.step(data), trainer.step(data), trainer.evaluate(data)["loss"]])
+    assert found[0] == found[1]

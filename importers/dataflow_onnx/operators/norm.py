@@ -21,14 +21,12 @@ operator = Collector()
 
 
 def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: float) -> Any:
-    return ops.batch_norm(
-        c.value(x),
-        c.weight(scale),
-        c.weight(bias),
-        c.weight(mean, role="statistic"),
-        c.weight(var, role="statistic"),
-        epsilon=epsilon,
-    )
+    return ops.batch_norm(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon)
+
+
+def _operands(c: Importer, x: T, scale: T, bias: T, mean: T, var: T) -> list[Any]:
+    statistics = [c.weight(t, role="statistic") for t in (mean, var)]
+    return [c.value(x), c.weight(scale), c.weight(bias), *statistics]
 
 
 @operator("BatchNormalization", 7)
@@ -64,8 +62,7 @@ def BatchNormalization(
 ) -> Any:
     if not training_mode:
         return _batch_norm(c, x, scale, bias, mean, var, epsilon)
-    operands = [c.value(t) for t in (x, scale, bias, mean, var)]
-    return ops.batch_norm_train(*operands, epsilon=epsilon, momentum=momentum)
+    return ops.batch_norm_train(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon, momentum=momentum)
 
 
 @operator("LRN")

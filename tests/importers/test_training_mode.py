@@ -1,0 +1,54 @@
+"""Batch norms of files that were exported in training mode."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+
+def normalized(path: Path, mode: int) -> df.Model:
+    """A product with a batch norm; in training mode it has results that nothing reads, as exporters write them."""
+    random = np.random.default_rng(0)
+    arrays = {"w": random.standard_normal((4, 3)), "scale": random.uniform(0.5, 1.5, 3), "bias": random.normal(size=3)}
+    arrays |= {"mean": random.normal(size=3), "var": random.uniform(0.5, 2, 3)}
+    stored = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    more: dict[str, Any] = {"training_mode": 1} if mode else {}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("BatchNormalization", ["h", *list(arrays)[1:]], ["y", "m", "v"][: 3 if mode else 1], **more),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph(nodes, "network", [x], [y], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return df.load(str(path))
+
+
+def trained(model: df.Model, batch_norm: Literal["fixed", "update"]) -> tuple[list[float], dict[str, np.ndarray]]:
+    random = np.random.default_rng(1)
+    batch = {"x": random.standard_normal((8, 4)).astype(np.float32), "labels": random.integers(0, 3, 8)}
+    with df.Trainer(model, optimizer="sgd:lr=0.3", batch_norm=batch_norm, devices=["cpu"]) as trainer:
+        losses = [trainer.step(batch) for _ in range(4)]
+        return losses, {name: p.array for name, p in trainer.model.parameters.items()}
+
+
+def test_it_trains_as_the_one_of_a_file_in_inference_mode_whose_statistics_are_updated(tmp_path: Path) -> None:
+    plain, training = (normalized(tmp_path / f"{mode}.onnx", mode) for mode in (0, 1))
+    assert {name for name, p in training.parameters.items() if p.trainable} == {"w", "scale", "bias"}
+    wanted, expected = trained(plain, "update")
+    losses, found = trained(training, "update")
+    assert losses == wanted
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_fixed_statistics_of_the_file_stay_beside_those_of_the_batch(tmp_path: Path) -> None:
+    model = normalized(tmp_path / "1.onnx", 1)
+    before = {name: p.array.copy() for name, p in model.parameters.items()}
+    losses, found = trained(model, "fixed")
+    assert losses == trained(normalized(tmp_path / "2.onnx", 1), "update")[0]
+    assert all(np.array_equal(found[name], before[name]) == (name in ("mean", "var")) for name in before)
