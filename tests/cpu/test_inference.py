@@ -96,6 +96,8 @@ CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, g
     (400, 31, (28, 28), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
     (4, 9, (21, 21), (1, 1), (2, 2), (10, 10, 10, 10), (1, 1), 1),  # as many outputs as inputs, but other ones
     (3, 5, (1, 3, 140), (1, 1, 1), (1, 1, 1), (0, 0, 0, 0, 0, 0), (1, 1, 1), 1),
+    (6, 38, (3, 5), (3, 5), (2, 2), (0, 0, 0, 0), (1, 1), 2),  # the only window is the source
+    (7, 20, (2, 3, 4), (2, 3, 4), (1, 1, 1), (0, 0, 0, 1, 0, 0), (1, 1, 1), 1),
 ]
 
 
@@ -131,6 +133,7 @@ def test_convolution(case, batch, constant):
 
 STRIDED = [  # the same; the channels are what the gradient's sums have as filters
     (40, 20, (17, 18), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    (40, 20, (4, 3), (4, 3), (2, 2), (0, 0, 0, 0), (1, 1), 2),  # the only window is the source
     (34, 40, (15, 14), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
     (20, 24, (9, 40), (1, 1), (1, 2), (1, 1, 1, 1), (1, 1), 1),  # padded beyond the kernel's reach
     (64, 18, (11, 12), (4, 4), (2, 2), (1, 1, 1, 1), (1, 1), 1),
@@ -322,7 +325,8 @@ def test_short_rows_are_reduced(kind, n):
 @pytest.mark.parametrize(
     ("image", "weight", "stride", "groups"),
     [
-        ((1, 3, 64, 64), (32, 3, 3, 3), 2, 1),  # few_channels
+        ((1, 3, 64, 64), (32, 3, 3, 3), 1, 1),  # few_channels
+        ((1, 16, 30, 30), (32, 16, 3, 3), 2, 1),  # padded
         ((1, 24, 28, 28), (48, 24, 1, 1), 1, 1),  # pointwise
         ((2, 40, 7, 7), (24, 40, 1, 1), 1, 1),  # direct
         ((1, 32, 20, 20), (32, 32, 3, 3), 1, 1),  # winograd

@@ -54,14 +54,14 @@ def test_what_is_avoided_is_not_used_where_there_is_another() -> None:
     found = df.Algorithms(avoid="winograd")
     assert "winograd" not in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 1e-6
-    everything = df.Algorithms(avoid=["winograd", "pointwise", "few_channels", "direct", "shifted"])
+    everything = df.Algorithms(avoid=["winograd", "pointwise", "few_channels", "padded", "direct", "shifted"])
     assert algorithms(df.Session(model, ["cpu"], algorithms=everything), feeds) == ["winograd", "pointwise"]
 
 
-@pytest.mark.parametrize("name", ["winograd", "pointwise", "few_channels", "direct", "shifted"])
+@pytest.mark.parametrize("name", ["winograd", "pointwise", "few_channels", "padded", "direct", "shifted"])
 def test_every_algorithm_computes_the_same(name: str) -> None:
     model, feeds = planes()
-    found = df.Algorithms(avoid={"winograd", "pointwise", "few_channels", "direct", "shifted"} - {name})
+    found = df.Algorithms(avoid={"winograd", "pointwise", "few_channels", "padded", "direct", "shifted"} - {name})
     assert name in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 2e-6
 
@@ -168,7 +168,7 @@ def test_a_resumed_run_goes_by_the_checkpoints_algorithms(tmp_path: Path, caplog
 
     plain = df.Algorithms(avoid="winograd")
     expected = trained(False, plain, 2)
-    assert set(plain.used.values()) <= {"direct", "pointwise", "few_channels", "shifted"}
+    assert set(plain.used.values()) <= {"direct", "padded", "pointwise", "few_channels", "shifted"}
     for path in tmp_path.iterdir():
         path.unlink()
     trained(False, df.Algorithms(avoid="winograd"), 1)

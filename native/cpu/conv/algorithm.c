@@ -2,6 +2,7 @@
 #include "conv/algorithm.h"
 #include "conv/amx/conv.h"
 #include "conv/few_channels.h"
+#include "conv/padded.h"
 #include "conv/pointwise.h"
 #include "conv/winograd.h"
 
@@ -35,8 +36,11 @@ static int never(const df_conv *conv) {
 #endif
 
 static const algorithm algorithms[DF_CONV_PREPACKED] = {
-    ALGORITHM(winograd, winograd_takes, winograd), ALGORITHM(pointwise, pointwise_can, pointwise),
-    ALGORITHM(few_channels, few_channels_can, pointwise), ALGORITHM(direct, direct_can, direct),
+    ALGORITHM(winograd, winograd_takes, winograd),
+    ALGORITHM(pointwise, pointwise_can, pointwise),
+    ALGORITHM(few_channels, few_channels_can, pointwise),
+    ALGORITHM(padded, padded_can, direct),
+    ALGORITHM(direct, direct_can, direct),
     AMX};
 
 int32_t DF_NAME(df_conv_choose)(const df_conv *conv) {
@@ -52,8 +56,8 @@ int32_t DF_NAME(df_conv_choose)(const df_conv *conv) {
 }
 
 void DF_NAME(df_conv_report)(const df_conv *conv, int32_t algorithm, df_prepared *out) {
-  static const char *const names[DF_CONV_PREPACKED + 1] = {"winograd", "pointwise", "few_channels",
-                                                           "direct",   "amx",       "shifted"};
+  static const char *const names[DF_CONV_PREPACKED + 1] = {
+      "winograd", "pointwise", "few_channels", "padded", "direct", "amx", "shifted"};
   out->algorithms = names;
   out->n_algorithms = DF_CONV_PREPACKED + 1;
   out->algorithm = algorithm;

@@ -37,7 +37,7 @@ static df_conv conv_of_node(const df_node *node) {
 
 static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
-  df_conv conv = df_conv_as_row(conv_of_node(node));
+  df_conv conv = df_conv_simplified(conv_of_node(node));
   df_weight weight = df_weight_make(&conv, source);
   DF_NAME(df_conv_prepack)(&conv, &weight, prepacked);
 }
@@ -52,7 +52,7 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   df_conv conv = conv_of_node(node);
   if (DF_NAME(df_depthwise_takes)(&conv))
     return DF_OK;
-  df_conv row = df_conv_as_row(conv);
+  df_conv row = df_conv_simplified(conv);
   int32_t algorithm = DF_NAME(df_conv_choose)(&row);
   out->state = df_conv_state(&conv);
   DF_NAME(df_conv_report)(&row, algorithm, out);
@@ -89,7 +89,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, float high
     DF_NAME(df_depthwise_run)(call, &depthwise);
     return DF_OK;
   }
-  df_conv row = df_conv_as_row(conv);
+  df_conv row = df_conv_simplified(conv);
   if (DF_NAME(df_conv_choose)(&row) != DF_CONV_SHIFTED) {
     float *workspace = call->workspace;
     if (!prepacked) {

@@ -15,7 +15,6 @@
 #include "conv/gather.h"
 
 enum {
-  K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
   MOST_FLOATS = 3 << 16, /* of lines that are read in rotation: 768 KiB stay in the second cache */
   MOST_TILES = 64,
   LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
@@ -23,28 +22,13 @@ enum {
   GRAIN = 256 * 1024,          /* multiply-adds of the smallest task worth a thread's while */
 };
 
-static int64_t panels_of(const df_conv *conv) {
-  return df_divide_up(conv->filters, DF_DIRECT_FILTERS);
-}
-
-/* Filters of a panel, padded to unpadded vectors. */
-static int64_t panel_width(const df_conv *conv, int64_t panel) {
-  return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
-}
-
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
 /* Steps of a block; the last one may have fewer. */
-static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, K_BLOCK)); }
-
-/* Lanes of all panels: those of full width, a narrower one at the end. */
-static int64_t lanes_of(const df_conv *conv) {
-  int64_t panels = panels_of(conv);
-  return (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
-}
+static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, DF_DIRECT_STEPS)); }
 
 /* Floats of the prepacked weights of a group: blocks of k, in each of them the panels. */
-static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps_of(conv); }
+static int64_t group_floats(const df_conv *conv) { return df_direct_lanes(conv) * steps_of(conv); }
 
 /* ---- Packing -------------------------------------------------------------------------------- */
 
@@ -59,7 +43,7 @@ static int gathering_pays(const df_conv *conv) {
   const df_window *w = &conv->window;
   int64_t overlap = w->taps / (w->stride[0] * w->stride[1] * w->stride[2]);
   return conv->filters > DF_LANES &&
-         (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * panels_of(conv));
+         (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * df_direct_panels(conv));
 }
 
 int DF_NAME(df_direct_can)(const df_conv *conv) {
@@ -75,16 +59,16 @@ int DF_NAME(df_direct_takes)(const df_conv *conv) {
 /* A task is a panel in a block of k in a group. */
 int64_t DF_NAME(df_direct_prepack_tasks)(const df_conv *conv) {
   int64_t k = steps_of(conv);
-  return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
+  return conv->groups * df_divide_up(k, block_of(k)) * df_direct_panels(conv);
 }
 
 void DF_NAME(df_direct_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
                                 float *prepacked) {
-  int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
+  int64_t k = steps_of(conv), block = block_of(k), panels = df_direct_panels(conv);
   int64_t blocks = df_divide_up(k, block), panel = task % panels;
   int64_t begin = task / panels % blocks * block, end = df_min(k, begin + block);
-  int64_t group = task / panels / blocks, width = panel_width(conv, panel);
-  prepacked += group * group_floats(conv) + begin * lanes_of(conv) +
+  int64_t group = task / panels / blocks, width = df_direct_width(conv, panel);
+  prepacked += group * group_floats(conv) + begin * df_direct_lanes(conv) +
                panel * DF_DIRECT_FILTERS * (end - begin);
   int64_t first = panel * DF_DIRECT_FILTERS;
   df_filters filters = {group, first, df_min(width, conv->filters - first), width};
@@ -115,7 +99,7 @@ static int64_t task_cost(int64_t tiles, int64_t panels, int plain) {
  * the splits that take about the shortest time, the one with the most tasks: they even out threads
  * that are held up. */
 static void split(plan *p, const df_conv *conv, int plain, int32_t threads) {
-  int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
+  int64_t panels = df_direct_panels(conv), units = conv->batch * conv->groups;
   int64_t work = df_times(units * conv->filters * conv->window.out_size, p->k);
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t best = INT64_MAX, tasks = 0;
@@ -187,26 +171,6 @@ typedef struct task {
   int32_t offset[DF_MOST_TAPS]; /* per tap */
 } task;
 
-/* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
-static void finish(float *out, const float *add, int64_t pitch, const float *sums, int64_t rows,
-                   int64_t vectors, int64_t filters, const float *bias, float high) {
-  for (int64_t j = 0; j < vectors; j++) {
-    df_vec square[DF_LANES];
-    for (int64_t i = 0; i < DF_LANES; i++)
-      square[i] = i < rows ? vec_load(sums + (i * vectors + j) * DF_LANES) : vec_zero();
-    vec_transpose(square);
-    for (int64_t f = 0; f < df_min(DF_LANES, filters - j * DF_LANES); f++) {
-      int64_t at = (j * DF_LANES + f) * pitch;
-      df_vec value = square[f];
-      if (bias)
-        value += vec_splat(bias[j * DF_LANES + f]);
-      if (add)
-        value += vec_load_partial(add + at, rows);
-      vec_store_partial(out + at, vec_activate(value, high), rows);
-    }
-  }
-}
-
 static const float *panel_weight(const task *s, int64_t panel, int64_t begin, int64_t end) {
   return s->prepacked + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
 }
@@ -216,7 +180,7 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
                      int64_t end, const float *next) {
   const df_conv *conv = &s->d->conv;
   int64_t size = conv->window.out_size, k = end - begin;
-  int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
+  int64_t filter = panel * DF_DIRECT_FILTERS, width = df_direct_width(conv, panel);
   int64_t filters = df_min(width, conv->filters - filter), vectors = width / DF_LANES;
   const float *weight = panel_weight(s, panel, begin, end);
   float sums[DF_DIRECT_ROWS * DF_DIRECT_FILTERS];
@@ -231,8 +195,9 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
     DF_NAME(df_direct_tiles)
     [at->rows - 1][vectors - 1](k, weight, at->source, at->shift,
                                 df_ahead_make(next, k *DF_DIRECT_FILTERS, k, i, count), sums);
-    finish(s->out + to, add ? add + to : NULL, size, sums, at->rows, vectors, filters,
-           begin == 0 && s->bias ? s->bias + filter : NULL, end == s->p->k ? s->d->high : 0.0f);
+    df_direct_send(s->out + to, add ? add + to : NULL, size, sums, at->rows, vectors, filters,
+                   begin == 0 && s->bias ? s->bias + filter : NULL,
+                   end == s->p->k ? s->d->high : 0.0f);
   }
 }
 
@@ -242,7 +207,7 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
 static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
   const plan *p = s->p;
   const df_window *w = &s->d->conv.window;
-  int32_t in_image[K_BLOCK], gathered[K_BLOCK];
+  int32_t in_image[DF_DIRECT_STEPS], gathered[DF_DIRECT_STEPS];
   spot spots[MOST_TILES];
   df_lane_reads t;
   for (int64_t i = 0; i < p->block; i++)
@@ -287,7 +252,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   const df_conv *conv = &d->conv;
   const df_window *w = &conv->window;
   const int64_t group = at[1], plane = at[0] * conv->groups + group;
-  task s = {.d = d, .p = p, .lanes = lanes_of(conv), .lines = scratch};
+  task s = {.d = d, .p = p, .lanes = df_direct_lanes(conv), .lines = scratch};
   s.source = d->source + plane * conv->channels * w->in_size;
   s.out = d->out + plane * conv->filters * w->out_size;
   s.add = d->add ? d->add + (s.out - d->out) : NULL;
@@ -296,7 +261,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   df_tap_offsets(w, s.offset);
   int64_t tile, last_tile, panel, last_panel;
   df_task_range(at[2], p->tile_splits, p->tiles, 1, &tile, &last_tile);
-  df_task_range(at[3], p->panel_splits, panels_of(conv), 1, &panel, &last_panel);
+  df_task_range(at[3], p->panel_splits, df_direct_panels(conv), 1, &panel, &last_panel);
   do_tiles(&s, tile, last_tile, panel, last_panel);
 }
 

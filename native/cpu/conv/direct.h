@@ -2,7 +2,10 @@
 #ifndef DF_CPU_CONV_DIRECT_H
 #define DF_CPU_CONV_DIRECT_H
 
+#include "conv/direct_tile.h"
 #include "conv/weight.h"
+
+enum { DF_DIRECT_STEPS = 768 }; /* of a block of k: the lines of a tile are 48 KiB with 16 lanes */
 
 typedef struct df_direct {
   df_conv conv;
@@ -13,6 +16,21 @@ typedef struct df_direct {
   const float *add;  /* as large as out, added before relu; null for none, may be out */
   float high;        /* see |vec_activate| */
 } df_direct;
+
+static inline int64_t df_direct_panels(const df_conv *conv) {
+  return df_divide_up(conv->filters, DF_DIRECT_FILTERS);
+}
+
+/* Filters of a panel, padded to unpadded vectors. */
+static inline int64_t df_direct_width(const df_conv *conv, int64_t panel) {
+  return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
+}
+
+/* Lanes of all panels: those of full width, a narrower one at the end. */
+static inline int64_t df_direct_lanes(const df_conv *conv) {
+  int64_t panels = df_direct_panels(conv);
+  return (panels - 1) * DF_DIRECT_FILTERS + df_direct_width(conv, panels - 1);
+}
 
 /* Whether the sizes are within its limits. */
 int DF_NAME(df_direct_takes)(const df_conv *conv);

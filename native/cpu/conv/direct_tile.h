@@ -40,4 +40,25 @@ typedef void (*df_direct_tile)(int64_t k, const float *weight, const float *sour
 /* By number of positions less one and of vectors less one. */
 extern const df_direct_tile DF_NAME(df_direct_tiles)[DF_DIRECT_ROWS][DF_DIRECT_VECTORS];
 
+/* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
+static inline void df_direct_send(float *out, const float *add, int64_t pitch, const float *sums,
+                                  int64_t rows, int64_t vectors, int64_t filters, const float *bias,
+                                  float high) {
+  for (int64_t j = 0; j < vectors; j++) {
+    df_vec square[DF_LANES];
+    for (int64_t i = 0; i < DF_LANES; i++)
+      square[i] = i < rows ? vec_load(sums + (i * vectors + j) * DF_LANES) : vec_zero();
+    vec_transpose(square);
+    for (int64_t f = 0; f < df_min(DF_LANES, filters - j * DF_LANES); f++) {
+      int64_t at = (j * DF_LANES + f) * pitch;
+      df_vec value = square[f];
+      if (bias)
+        value += vec_splat(bias[j * DF_LANES + f]);
+      if (add)
+        value += vec_load_partial(add + at, rows);
+      vec_store_partial(out + at, vec_activate(value, high), rows);
+    }
+  }
+}
+
 #endif

@@ -78,10 +78,14 @@ int DF_NAME(df_few_channels_can)(const df_conv *conv) {
          steps_of(conv) <= MOST_STEPS && w->out_size > 0 && phases_fit(conv);
 }
 
-int DF_NAME(df_few_channels_takes)(const df_conv *conv) {
+int DF_NAME(df_few_channels_fills)(const df_conv *conv) {
   return DF_NAME(df_few_channels_can)(conv) && !df_conv_is_plain(&conv->window) &&
          conv->filters > DF_LANES && conv->window.out[2] > DF_LANES &&
          conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
+}
+
+int DF_NAME(df_few_channels_takes)(const df_conv *conv) {
+  return conv->window.stride[2] == 1 && DF_NAME(df_few_channels_fills)(conv);
 }
 
 int64_t DF_NAME(df_few_channels_floats)(const df_conv *conv) {

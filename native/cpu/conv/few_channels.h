@@ -6,6 +6,9 @@
 
 /* Whether a position reads so little that gathering it costs less than its products, and there are
  * filters and positions enough to fill the tiles. */
+int DF_NAME(df_few_channels_fills)(const df_conv *conv);
+
+/* Whether it gains: positions that lie apart need not be split by phases elsewhere. */
 int DF_NAME(df_few_channels_takes)(const df_conv *conv);
 
 /* Whether it could, well or badly. */

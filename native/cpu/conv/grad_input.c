@@ -36,7 +36,7 @@ static int does(const df_phase *phase) {
 
 /* Whether there is an algorithm for all phases. */
 static int make_split(phase_plan *plan, const df_conv *conv, const float *weight) {
-  plan->conv = df_conv_as_row(*conv);
+  plan->conv = df_conv_simplified(*conv);
   conv = &plan->conv;
   plan->count = DF_NAME(df_phase_count)(conv);
   plan->prepacked = plan->sums = 0;

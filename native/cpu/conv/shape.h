@@ -66,6 +66,23 @@ static inline df_conv df_conv_as_row(df_conv conv) {
   return conv;
 }
 
+/* A convolution as conv/algorithm.h takes it: as a row, and where its only window is all of the
+ * source, a product, whose channels are those with their taps. */
+static inline df_conv df_conv_simplified(df_conv conv) {
+  conv = df_conv_as_row(conv);
+  df_window *w = &conv.window;
+  int complete = w->taps > 1 && w->out_size == 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    complete =
+        complete && w->in[axis] == w->kernel[axis] && w->pad[axis] == 0 && w->dilation[axis] == 1;
+  if (complete) {
+    const int64_t one[2] = {1, 1};
+    conv.channels = df_times(conv.channels, w->taps);
+    *w = df_window_make(2, one, one, one, NULL, NULL, NULL);
+  }
+  return conv;
+}
+
 /* Whether position q reads element q of every channel, and nothing else. */
 static inline int df_conv_is_plain(const df_window *w) {
   int plain = w->taps == 1;

@@ -69,7 +69,8 @@ static both both_of_node(const df_node *node) {
   return b;
 }
 
-/* Whether every window has an element of the plane, and the convolution would use few_channels. */
+/* Whether every window has an element of the plane, and few_channels fills its tiles where nothing
+ * saves multiply-adds: what isn't stored between is worth more than the best tiles. */
 static const char *accepts(const df_node *node) {
   if (node->inputs[0]->rank != 4)
     return "only two spatial axes are supported";
@@ -89,7 +90,9 @@ static const char *accepts(const df_node *node) {
   if (!DF_NAME(df_pool_rows_fit)(&b.pool))
     return "a row is too long";
   b.conv.algorithm = 0;
-  if (DF_NAME(df_conv_choose)(&b.conv) != DF_CONV_FEW_CHANNELS)
+  const int32_t chosen = DF_NAME(df_conv_choose)(&b.conv);
+  if (chosen < DF_CONV_FEW_CHANNELS || chosen == DF_CONV_AMX ||
+      !DF_NAME(df_few_channels_fills)(&b.conv))
     return "another algorithm of the convolution is faster";
   if (b.conv.filters * b.conv.groups * b.conv.window.out_size < LEAST_FLOATS)
     return "the planes between stay in the cache anyhow";
