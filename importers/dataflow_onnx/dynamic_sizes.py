@@ -9,7 +9,7 @@ import numpy as np
 
 from dataflow import Dim, Value, float64, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import least_size
+from dataflow.plugin import at_least, least_size
 
 from .emit import cast_to, iota, number
 from .importer import Importer
@@ -56,6 +56,11 @@ def size_value(c: Importer, size: Any) -> Any:
     return c.builder.add(ops.sizes, (), {"values": (size,), "shape": ()}).outputs[0]
 
 
+def counts_from_the_end(at: Any) -> bool:
+    """Whether an end of a slice is a named size with a minus, as exporters write the last rows, if that is not 0."""
+    return isinstance(at, Dim) and at_least(-at) is not None
+
+
 def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> tuple[Any, Any]:
     """Both ends inside an axis, as ops.slice wants them.
 
@@ -65,18 +70,19 @@ def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> t
     """
     open_ended = not is_read or (start == 0 and end == 1) or (start == -1 and not isinstance(end, Dim) and end >= _FAR)
 
+    def from_the_end(at: Any, low: int) -> Any:
+        return size + at if open_ended else size - least_size([-at, size - low])
+
     def clamp(at: Any, low: int, high: Any) -> Any:
         if isinstance(at, Dim):
-            return at
+            return from_the_end(at, low) if counts_from_the_end(at) else at
         at = int(at)
         if at <= -_FAR:
             return low
         if at >= _FAR:
             return high
         if at < 0:
-            if isinstance(size, Dim):
-                return size + at if open_ended else size - least_size([-at, size - low])
-            return max(size + at, low)
+            return from_the_end(at, low) if isinstance(size, Dim) else max(size + at, low)
         if isinstance(high, Dim):
             return at if open_ended or at == 0 else least_size([at, high])
         return min(at, high)

@@ -213,3 +213,28 @@ def test_joined_sizes_are_equal_in_any_order_and_known_when_bound():
     assert broadcast_size([n, m]).names == {"n", "m"}
     with pytest.raises(df.InputError, match="3 and 2"):
         broadcast_size([n, m]).bind({"n": 2, "m": 3})
+
+
+def test_the_last_rows_are_counted_by_a_named_size():
+    """A decoder's positions: the last rows of a table that a cache makes longer, by as many as there are new tokens."""
+    nodes = [
+        helper.make_node("Shape", ["new"], ["count"], start=0, end=1),
+        helper.make_node("Neg", ["count"], ["start"]),
+        helper.make_node("Slice", ["table", "start", "far", "axis"], ["last"]),
+        helper.make_node("Slice", ["table", "axis", "start", "axis"], ["first"]),
+        helper.make_node("Slice", ["new", "start", "far", "axis"], ["all"]),
+    ]
+    stored = [("far", np.array([2**62])), ("axis", np.array([0]))]
+    inputs = [("table", TensorProto.FLOAT, ["rows", 2]), ("new", TensorProto.FLOAT, ["tokens", 2])]
+    outputs = [(name, TensorProto.FLOAT, None) for name in ("last", "first", "all")]
+    proto = onnx_model(nodes, inputs, outputs, stored)
+    model = load_bytes(proto.SerializeToString())
+    session = df.Session(model, devices=["numpy"])
+    for rows, tokens in [(5, 2), (5, 5), (7, 1), (2, 4), (3, 0), (0, 0)]:
+        feeds = {n: np.arange(2 * size, dtype="f4").reshape(size, 2) for n, size in [("table", rows), ("new", tokens)]}
+        expected = ReferenceEvaluator(proto).run(None, feeds)
+        for array, wanted in zip(session.run(feeds).values(), expected, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+    session = df.Session(model.graph, devices=["numpy"])  # nothing is converted again for these sizes
+    for rows, tokens in [(5, 2), (5, 5), (7, 1)]:
+        session.run({"table": np.zeros((rows, 2), "f4"), "new": np.zeros((tokens, 2), "f4")})

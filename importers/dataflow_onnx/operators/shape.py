@@ -9,10 +9,10 @@ import numpy as np
 
 from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import broadcast_size
+from dataflow.plugin import at_least, broadcast_size
 
 from ..converters import Collector
-from ..dynamic_sizes import clamped_ends, ends_of_data, expansion_of_data, required, target_of_data
+from ..dynamic_sizes import clamped_ends, counts_from_the_end, ends_of_data, expansion_of_data, required, target_of_data
 from ..emit import slice_axis
 from ..importer import Importer
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
@@ -185,6 +185,10 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
         begin[axis], stop[axis] = clamped_ends(start, end, stride, shape[axis], c.is_read(shape[axis]))
         step[axis] = int(stride)
     value = c.weight(x) if _is_learned(x) else c.value(x)
+    for start, end, axis in zip(starts, ends, chosen, strict=True):
+        for at in (start, end):
+            if counts_from_the_end(at) and at_least(-at) == 0 and -at != shape[axis]:
+                value = required(value, at, 0, f"{at} is 0, which counts from the first element", equal=0)
     return ops.slice(value, starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
 
 
