@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -238,3 +239,22 @@ def test_the_last_rows_are_counted_by_a_named_size():
     session = df.Session(model.graph, devices=["numpy"])  # nothing is converted again for these sizes
     for rows, tokens in [(5, 2), (5, 5), (7, 1)]:
         session.run({"table": np.zeros((rows, 2), "f4"), "new": np.zeros((tokens, 2), "f4")})
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_pads_that_keep_a_named_size(auto_pad):
+    """Strides of 1, and kernels of 1, have the same pads whatever the size."""
+    window = {"auto_pad": auto_pad, "kernel_shape": [4]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], strides=[1], **window),
+        helper.make_node("AveragePool", ["y"], ["z"], strides=[1], **window),
+        helper.make_node("Conv", ["z", "v"], ["t"], auto_pad=auto_pad, kernel_shape=[1], strides=[3]),
+    ]
+    stored = [("w", np.arange(24, dtype="f4").reshape(3, 2, 4)), ("v", np.arange(6, dtype="f4").reshape(2, 3, 1))]
+    inputs, outputs = [("x", TensorProto.FLOAT, [1, 2, "size"])], [("t", TensorProto.FLOAT, None)]
+    proto = onnx_model(nodes, inputs, outputs, stored)
+    session = df.Session(load_bytes(proto.SerializeToString()).graph, devices=["numpy"])  # for all sizes
+    reference = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (1, 2, 5, 9):
+        feeds = {"x": np.arange(2 * size, dtype="f4").reshape(1, 2, size)}
+        np.testing.assert_allclose(session.run(feeds)["t"], reference.run(None, feeds)[0], rtol=1e-6)

@@ -138,6 +138,18 @@ def test_shapes_that_depend_on_data_are_compared_in_one_run(tmp_path):
     assert not found.differences
 
 
+@pytest.mark.parametrize("reference", ["numpy", "onnxruntime"])
+def test_a_model_that_is_made_for_some_sizes_alone_is_compared_node_by_node(tmp_path, reference):
+    pool = helper.make_node("MaxPool", ["h"], ["y"], auto_pad="SAME_UPPER", kernel_shape=[3], strides=[2])
+    nodes = [helper.make_node("Sigmoid", ["x"], ["h"]), pool]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, [1, 2, "size"])], [("y", TensorProto.FLOAT, None)])
+    model = loaded(tmp_path, proto)
+    assert model.graph.nodes[-1].op.name == "deferred"
+    found = compare(model, {"x": np.ones((1, 2, 5), "f4")}, "cpu", reference=reference)
+    assert found.compared == 2
+    assert not found.differences
+
+
 def test_the_command_says_what_differs_and_exits_with_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(registry, "default_registry", lambda: TANH)
     onnx.save(chain("Exp", "Tanh"), tmp_path / "model.onnx")

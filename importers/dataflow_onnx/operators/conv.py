@@ -35,9 +35,13 @@ def window_of(
     if auto_pad.startswith("SAME"):
         before, after = [], []
         for size, k, step, gap in zip(shape[2:], kernel, steps, gaps, strict=True):
-            if isinstance(size, Dim):
-                raise ModelError(f"auto_pad {auto_pad} needs a fixed spatial size, got {size}; fix it when exporting")
-            total = max(0, (-(-size // step) - 1) * step + (k - 1) * gap + 1 - size)
+            span, rest = (k - 1) * gap, size % step
+            if isinstance(rest, Dim) and span > 0:
+                raise ModelError(
+                    f"auto_pad {auto_pad} with the stride {step} needs a fixed spatial size, got {size}; fix it when "
+                    "exporting"
+                )
+            total = 0 if span == 0 else max(0, span + 1 - (rest or step))
             small, large = total // 2, total - total // 2
             before.append(small if auto_pad == "SAME_UPPER" else large)
             after.append(large if auto_pad == "SAME_UPPER" else small)
