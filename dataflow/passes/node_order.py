@@ -33,12 +33,13 @@ def ordered_for_memory(graph: Graph) -> Graph:
     tables = _Tables.of(graph)
     own = range(len(graph.nodes))
     peak = tables.peak(own)
-    if peak <= tables.least():
+    if tables.least() > GAIN * peak:  # no order gains enough
         return graph
     orders = [tables.cheapest_first(), tables.deepest_first()]
-    best = min(orders, key=tables.peak)
-    if tables.peak(best) > GAIN * peak:
+    peaks = [tables.peak(order) for order in orders]
+    if min(peaks) > GAIN * peak:
         return graph
+    best = orders[peaks.index(min(peaks))]
     return dataclasses.replace(graph, nodes=tuple(graph.nodes[index] for index in best))
 
 
@@ -50,7 +51,10 @@ class _Tables:
         sizes: bytes of each buffer; 0 where it isn't in scratch memory.
         reads: the buffers that each node reads, each once.
         writes: those that it makes.
-        overwrites: whether its result may take the bytes of an operand that dies.
+        scratch: the buffers among ``reads`` that are in scratch memory.
+        made: bytes of what each node writes.
+        unread: those of what nobody reads.
+        takes: bytes of a result that may have those of an operand that dies and is as large; 0 where there is none.
         readers: the nodes that read a buffer.
         before: the nodes whose results each node reads.
     """
@@ -58,7 +62,10 @@ class _Tables:
     sizes: list[int]
     reads: list[tuple[int, ...]]
     writes: list[tuple[int, ...]]
-    overwrites: list[bool]
+    scratch: list[tuple[int, ...]]
+    made: list[int]
+    unread: list[int]
+    takes: list[int]
     readers: list[list[int]]
     before: list[tuple[int, ...]]
 
@@ -68,7 +75,7 @@ class _Tables:
         kept = set(graph.outputs.values())
         buffer: dict[object, int] = {}
         maker: dict[object, int] = {}
-        tables = _Tables([], [], [], [], [], [])
+        tables = _Tables([], [], [], [], [], [], [], [], [])
         for given in (*graph.inputs, *graph.initializers):
             buffer[given] = len(tables.sizes)
             tables.sizes.append(0)
@@ -93,45 +100,47 @@ class _Tables:
                 tables.readers[number].append(index)
             tables.reads.append(read)
             tables.writes.append(tuple(made))
-            tables.overwrites.append(node.op.elementwise)
+            tables.scratch.append(tuple([number for number in read if tables.sizes[number]]))
+            tables.made.append(sum([tables.sizes[number] for number in made]))
+            tables.takes.append(tables.made[-1] if node.op.elementwise and len(made) == 1 else 0)
             tables.before.append(tuple(dict.fromkeys(maker[value] for value in found if value in maker)))
+        for results in tables.writes:
+            tables.unread.append(sum([tables.sizes[number] for number in results if not tables.readers[number]]))
         return tables
 
     def least(self) -> int:
         """Bytes that every order needs: of the operands and results of one node."""
-        return max(
-            sum(self.sizes[b] for b in reads) + self._added(index, set(reads)) for index, reads in enumerate(self.reads)
-        )
+        most = 0
+        for index, numbers in enumerate(self.scratch):
+            sizes = [self.sizes[number] for number in numbers]
+            most = max(most, sum(sizes) + (0 if self.takes[index] in sizes else self.made[index]))
+        return most
 
     def peak(self, order: Iterable[int]) -> int:
         """The most bytes in use at once."""
-        left = [len(readers) for readers in self.readers]
+        sizes, left = self.sizes, [len(readers) for readers in self.readers]
         used = most = 0
         for index in order:
-            dying = [number for number in self.reads[index] if left[number] == 1]
-            used += self._added(index, set(dying))
-            most = max(most, used)
-            for number in self.reads[index]:
+            used += self.made[index]
+            takes, freed = self.takes[index], self.unread[index]
+            for number in self.scratch[index]:
                 left[number] -= 1
-            used -= self._freed(index, dying)
-            used -= sum(self.sizes[number] for number in self.writes[index] if not self.readers[number])
+                if left[number]:
+                    continue
+                if sizes[number] == takes:
+                    used -= takes  # the result has its bytes
+                    takes = 0
+                else:
+                    freed += sizes[number]
+            if used > most:
+                most = used
+            used -= freed
         return most
 
-    def _added(self, index: int, dying: set[int]) -> int:
-        """Bytes of the results, without those that take the bytes of an operand."""
-        made = self.writes[index]
-        if self.overwrites[index] and len(made) == 1 and self._taken(index, dying) is not None:
-            return 0
-        return sum(self.sizes[number] for number in made)
-
-    def _freed(self, index: int, dying: Sequence[int]) -> int:
-        taken = self._taken(index, set(dying)) if self.overwrites[index] and len(self.writes[index]) == 1 else None
-        return sum(self.sizes[number] for number in dying if number != taken)
-
-    def _taken(self, index: int, dying: set[int]) -> int | None:
-        """The operand whose bytes the result takes."""
-        size = self.sizes[self.writes[index][0]]
-        return next((number for number in self.reads[index] if number in dying and self.sizes[number] == size), None)
+    def _cost(self, index: int, left: Sequence[int]) -> int:
+        """Bytes that a node adds, less those that it frees, where so many nodes are still to read each buffer."""
+        # A result that takes the bytes of an operand adds none, and that operand frees none.
+        return self.made[index] - sum([self.sizes[number] for number in self.scratch[index] if left[number] == 1])
 
     def cheapest_first(self) -> list[int]:
         """Always the ready node that adds the fewest bytes, less what it frees; of equals the first."""
@@ -142,11 +151,7 @@ class _Tables:
             for other in before:
                 after[other].append(index)
 
-        def cost(index: int) -> int:
-            dying = [number for number in self.reads[index] if left[number] == 1]
-            return self._added(index, set(dying)) - self._freed(index, dying)
-
-        ready = [(cost(index), index) for index, count in enumerate(waiting) if not count]
+        ready = [(self._cost(index, left), index) for index, count in enumerate(waiting) if not count]
         heapq.heapify(ready)
         done = [False] * len(waiting)
         order = []
@@ -156,16 +161,16 @@ class _Tables:
                 continue  # it came again when its cost fell
             done[index] = True
             order.append(index)
-            for number in self.reads[index]:
+            for number in self.scratch[index]:
                 left[number] -= 1
                 if left[number] == 1:
                     last = next(reader for reader in self.readers[number] if not done[reader])
                     if not waiting[last]:
-                        heapq.heappush(ready, (cost(last), last))
+                        heapq.heappush(ready, (self._cost(last, left), last))
             for other in after[index]:
                 waiting[other] -= 1
                 if not waiting[other]:
-                    heapq.heappush(ready, (cost(other), other))
+                    heapq.heappush(ready, (self._cost(other, left), other))
         return order
 
     def deepest_first(self) -> list[int]:
@@ -193,7 +198,7 @@ class _Tables:
     def _needs(self) -> tuple[list[int], list[int]]:
         """For each node about how many bytes it and what it reads need, and how many its results are."""
         need: list[int] = []
-        leaves = [sum(self.sizes[number] for number in made) for made in self.writes]
+        leaves = self.made
         for index, before in enumerate(self.before):
             held = most = 0
             for other in sorted(before, key=lambda other: (leaves[other] - need[other], other)):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection
 
-from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
-from ..ir.rewrite import rewrite
-from ..ir.value import Value
 from ..ops.arithmetic import mul, pow_
 
 
@@ -30,13 +28,14 @@ def multiply_squares(graph: Graph, mutable: Collection[str] = ()) -> Graph:
         same = node.outputs[0].type == node.inputs[0].type and node.inputs[0].type.dtype.is_float
         return same and node.inputs[1].type.elements == 1 and bool(exponent.array.reshape(-1)[0] == 2)
 
-    if not any(is_square(node) for node in graph.nodes):
+    squares = {node for node in graph.nodes if is_square(node)}
+    if not squares:
         return graph
 
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if not is_square(node):
-            return None
-        names = [None if v is None else v.name for v in node.outputs]
-        return builder.add(mul, (inputs[0], inputs[0]), {}, name=node.name, output_names=names).outputs
+    def written(node: Node) -> Node:
+        x, attributes = node.inputs[0], mul.plain(mul.complete({}))
+        origin = node.origin or node.name
+        return dataclasses.replace(node, op=mul, inputs=(x, x), attributes=attributes, origin=origin)
 
-    return rewrite(graph, replace)
+    nodes = tuple([written(node) if node in squares else node for node in graph.nodes])
+    return dataclasses.replace(graph, nodes=nodes)
