@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..ir.value import Value
 
 Kind = Literal["linear", "conv", "embedding"]
 _POSITION = {"matmul": 1, "matmul_blocks": 1, "conv": 1, "gather": 0}  # of the weight among the operands
+_TWICE = re.compile(r"(^|\.)([^.]+)\.\2\.(\d+)(?=\.|$)")
 _KIND: dict[str, Kind] = {"matmul": "linear", "matmul_blocks": "linear", "conv": "conv", "gather": "embedding"}
 
 
@@ -149,17 +151,22 @@ def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[
 def module_paths(names: Sequence[str]) -> tuple[str, ...]:
     """Dotted names of the module that a weight belongs to, by the names that the weight has; the likeliest first.
 
-    ``encoder.q.weight`` and ``/encoder/q/MatMul.weight`` are of ``encoder.q``; what exporters number comes last.
+    ``encoder.q.weight`` and ``/encoder/q/MatMul.weight`` are of ``encoder.q``; what exporters number comes last. Of a
+    sequence of modules that is called PyTorch's older exporter, which begins names with ``/``, writes the name twice:
+    ``/layers/layers.0/fc/MatMul.weight`` is of ``layers.0.fc``.
     """
+    traced = any(name.startswith("/") for name in names)
     found = []
-    for name in names:
+    for index, name in enumerate(names):
         module = name.removesuffix(".weight")
         if name.startswith("/"):
             module = ".".join(module.strip("/").split("/")[:-1])
         numbered = _is_numbered(name) or module == name
-        if module:
-            found.append((numbered, name.startswith("/"), module))
-    ordered = dict.fromkeys(module for *_, module in sorted(found, key=lambda entry: entry[:2]))
+        once = _TWICE.sub(r"\1\2.\3", module) if traced and index else module
+        for written, path in enumerate(dict.fromkeys((once, module))):
+            if path:
+                found.append((numbered, written, name.startswith("/"), path))
+    ordered = dict.fromkeys(path for *_, path in sorted(found, key=lambda entry: entry[:3]))
     return tuple(ordered) or (names[0],)
 
 

@@ -98,6 +98,7 @@ def joint_graph(
         GradientError: an op between a trained parameter and the loss has no gradient.
     """
     wrt = [v for v in model.initializers if v.name in set(trained)]
+    rounds = any(node.op is ops.quantize for node in model.nodes)
     model = decompose_for_gradient(model, wrt)
     builder, terms = _with_terms(model, entries, build)
     forward = {*builder.outputs(), *(state.name for state in model.states)}
@@ -118,7 +119,9 @@ def joint_graph(
             found[name] = zeros
     reached = tuple(found)
     if not reached:
-        raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))
+        named = ", ".join(list(trained)[:5])
+        hint = "; values are quantized on the way: df.straight_through(model) trains through that" if rounds else ""
+        raise GradientError(f"the loss depends on none of the trained parameters: {named}{hint}")
     nodes = builder.nodes()
     behind = len(nodes)
     while nodes[behind - 1].op in (ops.add, ops.concat):  # of the gradients of what is read several times

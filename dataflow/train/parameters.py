@@ -44,7 +44,7 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     if not names:
         raise InputError(
             f"nothing is left to train: {_described(given)}; the model has {len(parameters)} stored tensors, "
-            f"{len(default)} of them trainable by default"
+            f"{len(default)} of them trainable by default{_hint(model.graph, default)}"
         )
     integers = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
     if integers:
@@ -57,6 +57,13 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
             "float32, float16 or bfloat16, or leave them out with trainable="
         )
     return names
+
+
+def _hint(graph: Graph, default: Sequence[str]) -> str:
+    """What else can be trained where a model has weights of few bits alone."""
+    if default or not any(v.type.dtype.bits <= 8 and v.type.rank > 1 for v in graph.initializers):
+        return ""
+    return "; weights of few bits stay as they are: df.lora(model) trains adapters beside them"
 
 
 def _described(patterns: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,8 @@ from .joint import ACCUMULATOR, PENDING
 from .optimizers.masters import master_type
 from .optimizers.updates import Updates
 from .tied_weights import Tie
+
+_log = logging.getLogger("dataflow")
 
 
 class Trained:
@@ -53,6 +56,17 @@ class Trained:
         self.reached: tuple[str, ...] = ()
         self.averaged = True
         self.owners: dict[str, str] | None = None
+
+    def reach(self, names: tuple[str, ...]) -> None:
+        """Says on which parameters the loss depends; once which of those to train stay as they are."""
+        left = [name for name in self._trainable if name not in set(names)]
+        if left and not self.reached:
+            more = ", ..." if len(left) > 4 else ""
+            _log.info(
+                "the loss depends on %d of %d trained tensors; these stay as they are: %s",
+                len(names), len(self._trainable), ", ".join(left[:4]) + more,
+            )  # fmt: skip
+        self.reached = names
 
     @property
     def wanted(self) -> tuple[str, ...]:

@@ -355,3 +355,17 @@ def test_a_model_exported_from_within_another_module_gets_its_adapters(recorded,
     onnx.save(proto, tmp_path / "inner.onnx")
     model = df.load_adapters(df.load(str(tmp_path / "inner.onnx")), RECORDINGS / "adapters_peft")
     np.testing.assert_allclose(results(model, recorded), recorded["peft/results"], atol=1e-5)
+
+
+def test_modules_within_containers_that_are_called_have_the_names_that_pytorch_gives_them():
+    """PyTorch's exporter writes /layers/layers.0/fc/MatMul for the module layers.0.fc, and numbers its weight."""
+    g = df.GraphBuilder("containers")
+    h = g.input("x", df.float32, ("n", 4))
+    aliases = {}
+    for index, path in enumerate(("/layers/layers.0/fc", "/layers/layers.1/fc", "/head/head.2")):
+        h = ops.matmul(h, g.parameter(f"onnx::MatMul_{index}", np.eye(4, dtype=np.float32) + index))
+        scope = path.strip("/").replace("/", ".")
+        aliases[f"onnx::MatMul_{index}"] = (f"{path}/MatMul.weight", f"{scope}.weight")
+    g.output("y", h)
+    model = df.lora(df.Model(g.build(), aliases=aliases), targets=["layers.0.fc", "fc", "head.2"])
+    assert [adapter.path for adapter in model.adapters] == ["layers.0.fc", "layers.1.fc", "head.2"]

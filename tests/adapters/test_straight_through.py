@@ -73,3 +73,37 @@ def test_a_model_without_pairs_is_refused():
     g.output("y", df.ops.relu(g.input("x", df.float32, ("batch", 3))))
     with pytest.raises(df.InputError, match="no value that is quantized"):
         df.straight_through(df.Model(g.build()))
+
+
+def test_adapters_train_beside_weights_that_a_quantizer_stored(tmp_path, caplog):
+    """As onnxruntime's quantizer writes them: weights are integers, and what products read is quantized."""
+    stored = {"one": np.rint(W * 40).astype(np.int8), "two": np.rint(W[:4] * 40).astype(np.int8)}
+    stored |= {"s": np.float32(0.025), "z": np.zeros((), np.int8), "b": np.zeros(4, np.float32)}
+    nodes = []
+    for product, weight, read in (("h", "one", "x"), ("y", "two", "h")):
+        pairs = [("QuantizeLinear", read, f"{read}q"), ("DequantizeLinear", f"{read}q", f"{read}d")]
+        pairs.append(("DequantizeLinear", weight, f"{weight}d"))
+        nodes += [helper.make_node(op, [of, "s", "z"], [to]) for op, of, to in pairs]
+        nodes.append(helper.make_node("MatMul", [f"{read}d", f"{weight}d"], [product], product))
+    types = [helper.make_tensor_value_info(n, 1, ["N", s]) for n, s in (("x", 6), ("y", 4))]
+    tensors = [onnx.numpy_helper.from_array(a, n) for n, a in stored.items()]
+    graph = helper.make_graph(nodes, "qdq", types[:1], types[1:], tensors)
+    file, tuned = tmp_path / "qdq.onnx", tmp_path / "tuned.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    data = {"x": X / 4, "labels": np.arange(8) % 4}
+    loaded = df.load(str(file))
+    with pytest.raises(df.InputError, match=r"df\.lora\(model\) trains adapters beside them"):
+        df.Trainer(loaded)
+    with df.Trainer(df.lora(loaded, targets="one")) as trainer, pytest.raises(df.GradientError, match="straight_thr"):
+        trainer.step(data)
+    caplog.set_level("INFO", "dataflow")
+    with df.Trainer(df.lora(loaded, targets="*")) as trainer:
+        trainer.step(data)
+    assert "the loss depends on 2 of 4 trained tensors; these stay as they are: one.lora_A.weight" in caplog.text
+    model = df.lora(df.straight_through(loaded), targets="*")
+    with df.Trainer(model, optimizer="adamw:lr=0.01") as trainer:
+        losses = [trainer.step(data) for _ in range(10)]
+    assert losses[-1] < losses[0] and all(model.parameters[a.b].array.any() for a in model.adapters)
+    df.save(model, tuned)
+    (y,) = onnxruntime.InferenceSession(tuned, providers=["CPUExecutionProvider"]).run(None, {"x": data["x"]})
+    np.testing.assert_allclose(y, model({"x": data["x"]})["y"], atol=0.03)  # a step of h

@@ -282,7 +282,7 @@ class Making:
         always = {v.name: v.type for v in self.graph.initializers if v.name in connected}
         joint = self._graphs.joint(bound, sizes.of(batch), wanted, first, passing, always)
         if not frozen:
-            self.trained.reached = joint.reached
+            self.trained.reach(joint.reached)
         return joint.graph
 
     def _resolve(self, batch: Mapping[str, Array], decided: Decided, *, passing: bool = False) -> Graph:
