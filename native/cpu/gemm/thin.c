@@ -1,15 +1,17 @@
 /* gemm/thin.c: c = a b for up to four rows of a. There is one multiply-add per row and element of
  * b, so reading b is all that counts: nothing is packed.
  *
- * Where the columns of b lie together, a task takes dot products, some columns at a time; where
- * the rows do, it adds rows of b times elements of a. In both cases k goes in blocks whose sums are
- * added up on their own, so that rounding does not grow with k. */
+ * Where the columns of b lie together, a task takes dot products, some columns at a time, a vector
+ * of them where they are short; where the rows do, it adds rows of b times elements of a. In both
+ * cases k goes in blocks whose sums are added up on their own, so that rounding does not grow with
+ * k. */
 #include "gemm/thin.h"
 #include "simd/half.h"
 
 enum {
   MOST_ROWS = 4,
   COLUMNS = 4,       /* dot products at a time: as many streams from memory */
+  SHORT = 8,         /* vectors of a dot product whose lanes take as long to add up */
   K_BLOCK = 2048,    /* of a dot product, distributed over lanes */
   K_STEPS = 256,     /* of a column's sum, one after the other */
   WIDTH = 1024,      /* columns whose sums lie on the stack */
@@ -60,6 +62,55 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t
   for (int i = 0; i < rows; i++)
     for (int c = 0; c < columns; c++)
       store(g, i, j + c, total[i][c]);
+}
+
+/* Lane c is the sum of the lanes of row[c], in the order of vec_sum: each round adds halves of two
+ * rows at once. */
+THIN_INLINE df_vec sums_of_rows(df_vec row[DF_LANES]) {
+#define ROUND(s)                                                                                   \
+  _Pragma("GCC unroll 16") for (int i = 0; i < (s); i++) row[i] =                                  \
+      DF_SHUFFLE(row[i], row[i + (s)], DF_LOWER, s) +                                              \
+      DF_SHUFFLE(row[i], row[i + (s)], DF_UPPER, s);
+#if DF_LANES == 16
+  ROUND(8)
+#endif
+#if DF_LANES >= 8
+  ROUND(4)
+#endif
+  ROUND(2)
+  ROUND(1)
+#undef ROUND
+  return row[0];
+}
+
+/* DF_LANES columns from |j| on of all rows, b_row == 1, with a short k: the lanes of all columns
+ * are added up together. */
+THIN_INLINE void short_dots(const df_gemm *g, int64_t j, int32_t dtype) {
+  const void *b = df_gemm_b(g, j * g->b_col);
+  for (int64_t i = 0; i < g->m; i++) {
+    const float *a = g->a + i * g->a_row;
+    df_vec sum[DF_LANES];
+#pragma GCC unroll 16
+    for (int c = 0; c < DF_LANES; c++)
+      sum[c] = vec_zero();
+    int64_t p = 0;
+    for (; p + DF_LANES <= g->k; p += DF_LANES) {
+      const df_vec left = vec_load(a + p);
+#pragma GCC unroll 16
+      for (int c = 0; c < DF_LANES; c++)
+        sum[c] += left * vec_load_from(b, c * g->b_col + p, dtype);
+    }
+    if (p < g->k) {
+      const df_vec left = vec_load_partial(a + p, g->k - p);
+#pragma GCC unroll 16
+      for (int c = 0; c < DF_LANES; c++)
+        sum[c] += left * vec_load_partial_from(b, c * g->b_col + p, g->k - p, dtype);
+    }
+    df_vec total = sums_of_rows(sum);
+    if (g->epilogue.column_bias)
+      total += vec_load(g->epilogue.column_bias + j);
+    vec_store(g->c + i * g->c_row + j, vec_activate(total, g->epilogue.high));
+  }
 }
 
 /* sums[j] += sum over four steps of a times b[step][j]; the first element of b is |at|. */
@@ -115,6 +166,8 @@ THIN_INLINE void dot_columns(const df_gemm *g, int64_t begin, int64_t end, int32
     dot(rows, columns, g, j, dtype);                                                               \
     break;
   int64_t j = begin;
+  for (; g->k <= SHORT * DF_LANES && j + DF_LANES <= end; j += DF_LANES)
+    short_dots(g, j, dtype);
   for (; j + COLUMNS <= end; j += COLUMNS)
     switch (g->m) {
       ROWS(1, COLUMNS) ROWS(2, COLUMNS) ROWS(3, COLUMNS) ROWS(4, COLUMNS) default : break;
