@@ -13,7 +13,11 @@ cudaError_t sticky;
 
 namespace {
 
-const size_t RESERVED = (size_t)16 << 30, PAGE = 4096;
+const size_t PAGE = 4096;
+
+size_t total_memory() { return environment("STANDIN_MEMORY", (size_t)4 << 30); }
+/* Addresses of a card. */
+const size_t RESERVED = std::max((size_t)16 << 30, total_memory());
 
 std::map<const char *, size_t> pinned; /* begin and bytes */
 thread_local int chosen = -1;          /* none yet */
@@ -24,7 +28,7 @@ std::vector<card> find_cards() {
   std::vector<card> found(environment("STANDIN_DEVICES", 1));
   const char *capability = getenv("STANDIN_CAPABILITY");
   for (card &c : found) {
-    c.total = environment("STANDIN_MEMORY", (size_t)4 << 30);
+    c.total = total_memory();
     c.base = (char *)mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                           -1, 0);
     if (c.base == MAP_FAILED)
@@ -273,7 +277,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
   if (c.open_depth)
     protect(c, PROT_READ | PROT_WRITE);
   opened memory(number);
-  memset(c.base + at, 0xc7, size); /* seen when it is read before it is written */
+  if (!sparse())
+    memset(c.base + at, 0xc7, size); /* seen when it is read before it is written */
   *out = c.base + at;
   return cudaSuccess;
 }

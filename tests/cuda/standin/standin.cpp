@@ -3,6 +3,7 @@
  * The other files have the runtime: card.cpp, stream.cpp, and what tests plan: control.cpp. */
 #include "standin.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -229,22 +230,53 @@ unsigned standin_ballot(int predicate, unsigned mask, standin_site at) {
 
 long long blocks_run;
 
+namespace {
+
+enum { EDGE = 64, BETWEEN = 64 }; /* blocks that run of a huge grid, at each end and between */
+
+/* Numbers of the blocks that run: all, or of many a few; see sparse(). */
+std::vector<uint64_t> blocks_of(uint64_t count) {
+  std::vector<uint64_t> found;
+  const bool few = sparse() && count > 2 * EDGE + BETWEEN;
+  const uint64_t begin = few ? (uint64_t)EDGE : count;
+  for (uint64_t i = 0; i < begin; i++)
+    found.push_back(i);
+  uint64_t state = count;
+  for (int i = 0; few && i < BETWEEN; i++) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    found.push_back(EDGE + (state >> 20) % (count - 2 * EDGE));
+  }
+  for (uint64_t i = few ? count - EDGE : count; i < count; i++)
+    found.push_back(i);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+} // namespace
+
+bool sparse() {
+  static const char *const blocks = getenv("STANDIN_BLOCKS");
+  return blocks && !strcmp(blocks, "edges");
+}
+
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body) {
   gridDim = grid;
   blockDim = block;
   const int threads = (int)(block.x * block.y * block.z);
   begin_race_grid(name);
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = {x, y, z};
-        blocks_run++;
-        begin_shared(name, shared, most);
-        begin_race_block();
-        run_block(name, body, threads);
-        end_shared();
-      }
+  const auto run = [&](uint64_t number) {
+    blockIdx = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y),
+                (unsigned)(number / grid.x / grid.y)};
+    blocks_run++;
+    begin_shared(name, shared, most);
+    begin_race_block();
+    run_block(name, body, threads);
+    end_shared();
+  };
+  for (uint64_t number : blocks_of((uint64_t)grid.x * grid.y * grid.z))
+    run(number);
   end_race_grid();
 }
 

@@ -24,6 +24,9 @@ enum { USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of shared me
  * block may have in all. */
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body);
+/* STANDIN_BLOCKS=edges: of a huge grid the first, the last and some other blocks run, and memory is
+ * zeros that take no memory before they are touched: for indices beyond 2^31. */
+bool sparse();
 extern long long blocks_run; /* the one that runs among them */
 
 /* ---- The shared memory of a block: shared.cpp ----------------------------------------------- */

@@ -1,0 +1,31 @@
+"""Tensors of more than 2^31 elements: the blocks at both ends of each grid run, over memory that mostly isn't there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.cuda.huge import CASES
+from tests.cuda.test_standin import compiled
+
+MEMORY = 96 << 30  # of which little is touched
+SPARSE = {"STANDIN_BLOCKS": "edges", "STANDIN_MEMORY": str(MEMORY)}
+
+
+def test_the_last_rows_are_those_of_a_small_operand(standin):
+    given = {"DATAFLOW_CUDA_LIBRARY": str(standin.path), "DATAFLOW_CUBLASLT": "", "DATAFLOW_CUDNN": ""}
+    command = [sys.executable, "-m", "tests.cuda.huge"]
+    done = subprocess.run(command, env={**os.environ, **given, **SPARSE}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(CASES)
+
+
+def test_an_index_of_32_bits_faults_and_one_of_64_does_not(standin, tmp_path, monkeypatch):
+    for name, value in SPARSE.items():
+        monkeypatch.setenv(name, value)
+    call = compiled("huge", standin.path, tmp_path)
+    assert call("indexes_by_32_bits").returncode == -signal.SIGSEGV
+    done = call("indexes_by_64_bits")
+    assert done.stdout.splitlines() == ["launch: no error", "wait: no error", "1 1"]
