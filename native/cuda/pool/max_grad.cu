@@ -86,7 +86,6 @@ static __device__ __forceinline__ bool concerns(const int2 &bounds, int64_t firs
 __global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
   DF_SHARED_ARRAY(int, had, [STRIP]);
   DF_SHARED_ARRAY(int, next, [STRIP]); /* the last output that was added; the one to add */
-  DF_SHARED_ARRAY(int, again, [2]);
   DF_SHARED_ARRAY(int, scratch, [DF_WARP]);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t plane = blockIdx.x / j.strips * j.planes_each, strip = blockIdx.x % j.strips;
@@ -105,8 +104,6 @@ __global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
     had[at] = -1;
     next[at] = NONE;
   }
-  if (thread < 2)
-    again[thread] = 0;
   int first_run = NONE, last_run = -1;
   for (int run = thread; j.bounds && run < j.runs; run += DF_BLOCK)
     if (concerns(j.bounds[plane * j.runs + run], first, length)) {
@@ -116,7 +113,7 @@ __global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
   first_run = df_block_join(first_run, int{NONE}, scratch, least{});
   last_run = df_block_join(last_run, -1, scratch, largest{});
   __syncthreads();
-  for (int round = 0;; round ^= 1) {
+  for (;;) {
     int more = 0;
     if (j.bounds) {
       for (int64_t run = first_run; run <= last_run; run++) {
@@ -128,9 +125,7 @@ __global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
     } else {
       more = offer(j, indices, thread, outputs, first, length, had, next);
     }
-    if (more)
-      again[round] = 1; /* all who write write the same */
-    __syncthreads();
+    const int rest = __syncthreads_or(more);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
       const int at = thread + k * DF_BLOCK, o = at < length ? next[at] : int{NONE};
@@ -140,9 +135,6 @@ __global__ void __launch_bounds__(DF_BLOCK, 4) add_up(job j) {
       had[at] = o;
       next[at] = NONE;
     }
-    const int rest = again[round];
-    if (thread == 0)
-      again[round ^ 1] = 0;
     __syncthreads();
     if (!rest)
       break;
