@@ -59,7 +59,8 @@ def standin_library(checks=None, plugin=True):
     everywhere, kernels = check_flags(checks)
     flags = ("-x", "c++", *small_strips, *small_tables, *includes, *everywhere)
     # A kernel of another package is linked with it, and finds the runtime there.
-    exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim; __tsan_*"
+    exports = ("df_plugin_entry", "*standin*", "*cuda*", "*__pipeline*", "cublasLt*", "cudnn*", "threadIdx", "blockIdx",
+               "blockDim", "gridDim", "__tsan_*")  # fmt: skip
     units = tuple(
         build.Unit(path, (*flags, *own), f"standin/{build.object_name(folder, path)}")
         for folder, pattern, own in ((build.CUDA, "*.cu", kernels), (HERE / "standin", "*.cpp", ()))
@@ -67,9 +68,10 @@ def standin_library(checks=None, plugin=True):
         if plugin or (folder.name == "standin" and path.name not in VENDORS)
     )
     link = ("-ldl", *(flag for flag in everywhere if flag.startswith("-f")))
-    library = build.Library("standin", exports, units, (compiler[0], *FLAGS), link)
     kind = "races" if checks == "races" else "checked" if checks else "plain"
-    target = build.OBJECTS / f"standin-{kind}{'' if plugin else '-runtime'}" / "_cuda.so"
+    name = f"standin-{kind}" if plugin else f"standin-{kind}-runtime"
+    library = build.Library(name, "; ".join(exports), units, (compiler[0], *FLAGS), link)
+    target = build.OBJECTS / name / "_cuda.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:  # one of several test processes builds
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -65,6 +65,9 @@ def undefined(standin, tmp_path_factory):
         ("has_too_much_shared_memory_in_all", "more shared memory than a block may have: kernel"),
         ("allocates_in_a_capture", "not allowed in a thread that captures: an allocation"),
         ("frees_in_a_capture", "not allowed in a thread that captures: freeing memory"),
+        ("copies_from_where_16_bytes_may_not_begin", "a copy to shared memory of another size than 4, 8 and 16 bytes"),
+        ("reads_matrices_from_where_no_row_may_begin", "ldmatrix of a row that isn't aligned to 16 bytes"),
+        ("waits_for_an_event_in_a_capture", "not allowed in a thread that captures: waiting for an event"),
         ("waits_in_a_capture", "not allowed in a thread that captures: waiting for a stream"),
         ("copies_pageable_memory_in_a_capture", "not allowed in a thread that captures: a copy of memory that isn't"),
         ("uses_another_stream_in_a_capture", "not allowed in a thread that captures: work for another stream"),
@@ -94,6 +97,7 @@ OK, LARGE, FOREIGN = "no error", "invalid argument", "invalid resource handle"
         ),
         ("writes_memory_of_a_peer", [f"launch: {OK}", f"wait: {OK}"]),
         ("reads_what_another_block_left", [f"launch: {OK}", "0 c7c7c7c7"]),
+        ("reads_a_copy_before_it_waits", [f"launch: {OK}", "ffffffff 1010101"]),
     ],
 )
 def test_what_a_call_answers(name, lines, violations):

@@ -1,6 +1,8 @@
 /* calls.cu: shared memory, captures and cards as a card would not bear them. */
 #include "violations.h"
 
+#include <cuda_pipeline_primitives.h>
+
 /* ---- Shared memory -------------------------------------------------------------------------- */
 
 __global__ static void write_behind(int at) {
@@ -79,6 +81,48 @@ extern "C" void has_too_much_shared_memory_in_all() {
   cudaStreamSynchronize(stream);
 }
 
+/* ---- Copies to shared memory, and tensor cores ----------------------------------------------- */
+
+/* Four words, of which the first is read before the copy is waited for, and behind it. */
+__global__ static void copy_and_read(unsigned *found, const unsigned *from) {
+  DF_SHARED_ARRAY(unsigned, words, [4]);
+  if (threadIdx.x)
+    return;
+  __pipeline_memcpy_async(words, from, 16);
+  found[0] = words[0];
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  found[1] = words[0];
+}
+
+extern "C" void reads_a_copy_before_it_waits() {
+  cudaStream_t stream = stream_of(0);
+  unsigned *memory = memory_of<unsigned>(0, 8), down[2];
+  cudaMemsetAsync(memory, 1, 32, stream);
+  launch(stream, 1, 0, copy_and_read, memory + 4, memory);
+  cudaMemcpyAsync(down, memory + 4, sizeof down, cudaMemcpyDeviceToHost, stream);
+  printf("%x %x\n", down[0], down[1]);
+}
+
+extern "C" void copies_from_where_16_bytes_may_not_begin() {
+  cudaStream_t stream = stream_of(0);
+  unsigned *memory = memory_of<unsigned>(0, 8);
+  launch(stream, 1, 0, copy_and_read, memory, memory + 1);
+  cudaStreamSynchronize(stream);
+}
+
+__global__ static void read_matrices(int begin) {
+  DF_SHARED_ARRAY(unsigned, words, [256]);
+  unsigned to[4];
+  standin_ldmatrix(to, words + begin + threadIdx.x * 4, false);
+}
+
+extern "C" void reads_matrices_from_where_no_row_may_begin() {
+  cudaStream_t stream = stream_of(0);
+  launch(stream, 1, 0, read_matrices, 2);
+  cudaStreamSynchronize(stream);
+}
+
 /* ---- Captures ------------------------------------------------------------------------------- */
 
 __global__ static void nothing() {}
@@ -101,6 +145,13 @@ extern "C" void frees_in_a_capture() {
 }
 
 extern "C" void waits_in_a_capture() { cudaStreamSynchronize(capturing()); }
+
+extern "C" void waits_for_an_event_in_a_capture() {
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  capturing();
+  cudaEventSynchronize(event);
+}
 
 extern "C" void copies_pageable_memory_in_a_capture() {
   int *memory = memory_of<int>(0, 1), pageable = 0;
