@@ -67,17 +67,6 @@ static __device__ __forceinline__ void df_fragment_read(uint32_t (&to)[4], const
 #endif
 }
 
-/* 2^x; results below the smallest normal number are 0. */
-static __device__ __forceinline__ float df_fragment_exp2(float x) {
-#ifdef __CUDACC__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return exp2f(x);
-#endif
-}
-
 /* 16 rows of a tile as what is left in products along its rows: in registers, or read each time. */
 template <typename T, bool KEPT> struct df_fragment_left {
   const uint32_t *at;

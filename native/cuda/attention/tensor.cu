@@ -166,14 +166,14 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
           largest = fmaxf(largest, fmaxf(s[j][half * 2], s[j][half * 2 + 1]));
         largest = df_fragment_join(largest, df_attention_larger{});
         const float base = largest == -INFINITY ? 0.0f : largest;
-        const float factor = df_fragment_exp2((most[half] - base) * LOG2_E);
+        const float factor = df_exp2((most[half] - base) * LOG2_E);
         most[half] = largest;
         float total = 0.0f;
 #pragma unroll
         for (int j = 0; j < T::ACROSS; j++)
 #pragma unroll
           for (int c = half * 2; c < half * 2 + 2; c++) {
-            s[j][c] = df_fragment_exp2(fmaf(s[j][c] - base, LOG2_E, -r.shift));
+            s[j][c] = df_exp2(fmaf(s[j][c] - base, LOG2_E, -r.shift));
             total += s[j][c];
           }
         sum[half] = fmaf(sum[half], factor, total);

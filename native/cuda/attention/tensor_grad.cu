@@ -178,7 +178,7 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
           const float base = !KEYS ? row_of[c / 2].x : c % 2 ? two.z : two.x;
           const float mean = !KEYS ? row_of[c / 2].y : c % 2 ? two.w : two.y;
           float &weight = s[j][c], &error = ds[j][c];
-          weight = df_fragment_exp2((weight - base) * LOG2_E);
+          weight = df_exp2((weight - base) * LOG2_E);
           if (p.safe)
             weight = fmaxf(weight, 0.0f); /* which leaves a NaN out */
           error = weight * (error - mean);

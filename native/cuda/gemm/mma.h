@@ -9,7 +9,7 @@
  * so that c of two formats, or of one product, are words of a for the next. */
 #ifndef DF_CUDA_GEMM_MMA_H
 #define DF_CUDA_GEMM_MMA_H
-#include "kernels.h"
+#include "map/instructions.h"
 
 /* Floats rounded to 10 bits of mantissa, ties away from zero. */
 struct df_tf32 {
@@ -44,13 +44,7 @@ struct df_bf16 {
   static constexpr int PER_WORD = 2;
 
   static __device__ __forceinline__ uint32_t word(float first, float second) {
-#ifdef __CUDACC__
-    uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-    return both;
-#else
-    return standin_bf16(second) << 16 | standin_bf16(first);
-#endif
+    return df_bfloat_pair(first, second);
   }
 
   static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4],

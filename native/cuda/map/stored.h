@@ -4,6 +4,7 @@
 #define DF_CUDA_MAP_STORED_H
 #include "kernels.h"
 #include "kernels/half.h"
+#include "map/instructions.h"
 
 static __device__ __forceinline__ float df_fetch(const float *from) { return *from; }
 static __device__ __forceinline__ float df_fetch(const uint16_t *from) {
@@ -22,17 +23,6 @@ static __device__ __forceinline__ float4 df_fetch_four(const uint16_t *from) {
 
 static __device__ __forceinline__ void df_store(float *to, float v) { *to = v; }
 static __device__ __forceinline__ void df_store(uint16_t *to, float v) { *to = df_to_bfloat(v); }
-
-/* Two of them, by one instruction: integers would take registers that rows are held in. */
-static __device__ __forceinline__ uint32_t df_bfloat_pair(float first, float second) {
-#ifdef __CUDACC__
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  return both;
-#else
-  return uint32_t{df_to_bfloat(second)} << 16 | df_to_bfloat(first);
-#endif
-}
 
 /* Neighbours; |to| is a multiple of as many of its elements. */
 static __device__ __forceinline__ void df_store_together(float *to, const float (&v)[2]) {

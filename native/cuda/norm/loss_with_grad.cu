@@ -5,19 +5,13 @@
  * gradient may lie over the logits: a thread writes the elements that it has read itself, and the
  * logit of the label is read before any of them.
  */
+#include "map/instructions.h"
 #include "norm/loss.h"
 
 /* e^x to a few units of its last place and |x| 2^-24 of itself, 0 below 2^-126: what is far below
  * the maximum, where that is more, adds little. */
 static __device__ __forceinline__ float fast_exp(float x) {
-  const float scaled = x * 1.4426950409f; /* log2(e) */
-#ifdef __CUDACC__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(scaled));
-  return y;
-#else
-  return exp2f(scaled);
-#endif
+  return df_exp2(x * 1.4426950409f); /* log2(e) */
 }
 
 /* The larger one, NaN if there is one. */
