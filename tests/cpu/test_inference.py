@@ -239,6 +239,7 @@ def pooled(x, kind, kernel, strides, pads, count_pads):
         ((9, 70), (5, 4), (3, 3), (2, 1, 0, 2)),
         ((6, 5), (6, 5), (1, 1), (0, 0, 0, 0)),
         ((3, 4100), (2, 3), (1, 2), (0, 1, 0, 1)),  # rows too long for the stack
+        ((24, 33), (8, 4), (8, 5), (0, 2, 1, 3)),  # strides that leave no windows together
     ],
 )
 def test_pooling(kind, size, kernel, strides, pads):

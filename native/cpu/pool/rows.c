@@ -77,6 +77,19 @@ static inline __attribute__((always_inline)) void join_along(int sums, int64_t s
   }
 }
 
+/* Means of windows so far apart that elements are loaded one by one anyhow. */
+static void mean_along(const df_window *w, const float *line, const float *counts, float rows,
+                       float *y) {
+  for (int64_t o = 0; o < w->out[2]; o++) {
+    const float *from = line + o * w->stride[2];
+    float sum = from[0];
+    for (int64_t c = 1; c < w->kernel[2]; c++)
+      sum += from[c * w->dilation[2]];
+    const float count = counts[o] * rows;
+    y[o] = count > 0.0f ? sum / count : 0.0f;
+  }
+}
+
 /* What of the window at position |o| of |axis| counts. */
 static int64_t counted(const df_window *w, int axis, int64_t o, int32_t pads_count) {
   int64_t begin, end;
@@ -123,8 +136,11 @@ static inline __attribute__((always_inline)) void join_planes(int sums, const df
         join_lines(sums, 1, w, lines, rows, counts, down, y);
       else if (w->stride[2] == 2)
         join_lines(sums, 2, w, lines, rows, counts, down, y);
+      else if (sums)
+        for (int64_t i = 0; i < rows; i++)
+          mean_along(w, lines + i * floats, counts, down[i], y + i * w->out[2]);
       else
-        join_lines(sums, w->stride[2], w, lines, rows, counts, down, y);
+        join_lines(0, w->stride[2], w, lines, rows, counts, down, y);
     }
   }
 }
