@@ -48,7 +48,7 @@ def claims_of(kernel: Kernel) -> list[Claim]:
 def node_of(sample: Sample) -> Node | None:
     """The node of a sample, or None where its op refuses it."""
     try:
-        (node,) = sample.build().nodes
+        node = sample.node
     except (DataflowError, ValueError, TypeError, OverflowError):
         return None
     return node

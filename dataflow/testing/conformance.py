@@ -164,13 +164,13 @@ def _why_untested(kernel: Kernel, samples: Sequence[Sample], registry: Registry)
         return f"{kernel.name} is for an op that nobody declares" + (f"; near: {', '.join(near)}" if near else "")
     if not samples:
         return "the device claims it, and no sample shows that it is right"
-    (node,) = samples[0].build().nodes
+    node = samples[0].node
     return f"none of the op's {len(samples)} samples is taken, e.g. not {samples[0].name}: {kernel.refuses(node)}"
 
 
 def _takers(sample: Sample, target: Target) -> list[Kernel | None] | None:
     """The kernels of the device that accept the node; [None]: it needs none; None: the device doesn't claim it."""
-    (node,) = sample.build().nodes
+    node = sample.node
     if node.bodies and target.registry.devices[target.device].bodies and sample.op.name == "scan":
         return [None]
     found = target.registry.kernels[target.device].get(sample.op.name, ())
@@ -278,5 +278,5 @@ _TYPICAL = 20_000  # elements: enough for two runs to overlap, and few enough to
 
 
 def _elements(sample: Sample) -> int:
-    (node,) = sample.build().nodes
+    node = sample.node
     return sum(value.type.elements for value in (*node.inputs, *node.outputs) if value is not None)

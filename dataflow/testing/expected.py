@@ -21,7 +21,7 @@ def expected_of(
     sample: Sample, registry: Registry, layouts: Layouts = (), arrays: Sequence[Array | None] | None = None
 ) -> dict[str, Array]:
     """The outputs, computed in float64 and rounded to the declared dtypes; of ``arrays`` instead of the sample's."""
-    (node,) = sample.build().nodes
+    node = sample.node
     given = sample.arrays(layouts) if arrays is None else arrays
     results = computed(node, [_as_float64(array) for array in given], registry)
     return {

@@ -32,7 +32,7 @@ _LEAST = 8  # bytes per run: the smallest block that C's allocator gives
 
 def in_place(sample: Sample, target: Target, kernel: Kernel) -> list[tuple[tuple[int, int], str | None]]:
     """For each pair of the record that this sample reaches, what is wrong when the result lies over the operand."""
-    (node,) = sample.build().nodes
+    node = sample.node
     found = []
     for result, operand in kernel.inplace:
         if result >= len(node.outputs) or operand >= len(node.inputs):
@@ -127,7 +127,7 @@ def repeated(sample: Sample, target: Target, kernel: Kernel) -> str | None:
 
 
 def _outputs(sample: Sample) -> dict[str, Array]:
-    (node,) = sample.build().nodes
+    node = sample.node
     return {
         f"y{index}": np.empty(value.type.sizes, value.type.dtype.numpy)
         for index, value in enumerate(node.outputs)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node
 from ..ir.op import AnyOp
 from ..ir.types import Array, DType, bool_, float32, float64, int64
 from ..ir.value import Value
@@ -71,6 +71,12 @@ def _drawn(sample: Sample, other: int = 0) -> tuple[Array | None, ...]:
     return found
 
 
+@functools.lru_cache(maxsize=1 << 14)  # of every sample: the kit asks for it several times
+def _node_of(sample: Sample) -> Node:
+    (node,) = sample.build().nodes
+    return node
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One use of an op.
@@ -107,6 +113,11 @@ class Sample:
     def seed(self) -> int:
         """Of its random data."""
         return zlib.crc32(self.name.encode())
+
+    @property
+    def node(self) -> Node:
+        """The node of ``build()``."""
+        return _node_of(self)
 
     def arrays(self, layouts: Layouts = ()) -> list[Array | None]:
         """The operands' data, of which layouts may repeat a part; the same at every call, read-only."""

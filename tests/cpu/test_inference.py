@@ -40,8 +40,10 @@ def convolved(x, w, bias, strides, pads, dilations, groups):
     n, c = x.shape[:2]
     windows = windows.reshape(n, groups, c // groups, *windows.shape[2:])
     w = w.reshape(groups, -1, *w.shape[1:])
-    out, tap = "yxz"[:spatial], "ijk"[:spatial]
-    y = np.einsum(f"ngc{out}{tap},gfc{tap}->ngf{out}", windows, w)
+    summed = ((1, *range(2 + spatial, 2 + 2 * spatial)), tuple(range(1, 2 + spatial)))
+    # Products of matrices: einsum's own loops took two thirds of the time of this file.
+    y = np.stack([np.tensordot(windows[:, group], w[group], summed) for group in range(groups)], 1)
+    y = np.moveaxis(y, -1, 2)
     return y.reshape(n, -1, *y.shape[3:]) + bias.reshape(-1, *[1] * spatial)
 
 
@@ -51,13 +53,14 @@ def reference(dy, w, shape, strides, pads, dilations, groups):
     n, g, c = shape[0], groups, shape[1] // groups
     padded = np.zeros((n, g, c, *(s + pads[i] + pads[i + spatial] for i, s in enumerate(shape[2:]))))
     dy = dy.astype(np.float64).reshape(n, g, -1, *dy.shape[2:])
-    w = w.astype(np.float64).reshape(g, -1, *w.shape[1:])
+    w = w.astype(np.float64).reshape(g, -1, *w.shape[1:]).swapaxes(1, 2)
+    rows = dy.reshape(*dy.shape[:3], -1)
     for tap in np.ndindex(*w.shape[3:]):
         at = tuple(
             slice(t * d, t * d + s * (o - 1) + 1, s)
             for t, d, s, o in zip(tap, dilations, strides, dy.shape[3:], strict=True)
         )
-        padded[(..., *at)] += np.einsum("ngf...,gfc->ngc...", dy, w[(..., *tap)])
+        padded[(..., *at)] += (w[(..., *tap)] @ rows).reshape(n, g, c, *dy.shape[3:])
     inside = tuple(slice(pads[i], pads[i] + s) for i, s in enumerate(shape[2:]))
     return padded[(..., *inside)].reshape(shape)
 
