@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -211,6 +212,9 @@ def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: flo
         raise InputError(f"lrn: x is {x}; expected (N, C, ...)")
     if not (1 <= size <= MOST):
         raise InputError(f"lrn: size is {size}; expected 1 to {MOST}")
+    for name, value in {"alpha": alpha, "beta": beta, "bias": bias}.items():
+        if not math.isfinite(value):
+            raise InputError(f"lrn: {name} is {value}; expected a finite number")
     return x, x
 
 

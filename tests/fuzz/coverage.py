@@ -16,6 +16,7 @@ import lzma
 import os
 import random as standard
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -226,8 +227,17 @@ def _process(name: str, folder: Path, arguments: list[str]) -> None:
         for _, data in list(unpack(PATH))[::8]:  # an import takes seconds, which are no input's
             with contextlib.suppress(Exception):
                 check(data)
-        atheris.Setup([sys.argv[0], *arguments], once, **how)
+        atheris.Setup([_launcher(name, folder), *arguments], once, **how)
         atheris.Fuzz()
+
+
+def _launcher(name: str, folder: Path) -> str:
+    """A program that begins such a process: libFuzzer merges in processes that it begins itself, by argument 0."""
+    path = folder / "again"
+    command = shlex.join([sys.executable, "-m", "tests.fuzz.coverage", name, str(folder)])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
 
 
 def _counted(name: str, check: Callable[[bytes], str], folder: Path) -> Callable[[bytes], None]:

@@ -154,6 +154,19 @@ def test_coverage_guided_reading_finds_nothing_in_a_moment():
     assert not report.findings
 
 
+def test_inputs_that_reached_something_new_are_kept(monkeypatch, tmp_path):
+    pytest.importorskip("atheris")
+    from . import coverage
+    from .corpus import PATH, unpack
+
+    monkeypatch.setattr(coverage, "KEPT", tmp_path / "reached.xz")
+    monkeypatch.setattr(coverage, "TARGETS", ("wire",))
+    coverage.cover(6 / 60, 1, keep=True)
+    kept = dict(unpack(tmp_path / "reached.xz"))
+    assert kept
+    assert not {data for _, data in unpack(PATH)} & set(kept.values())
+
+
 def test_written_tests_build_the_same_graph(tmp_path):
     for case in range(12):
         path = tmp_path / "written.py"
