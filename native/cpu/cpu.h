@@ -79,6 +79,10 @@ static inline void df_task_range(int64_t index, int64_t count, int64_t total, in
   *end = df_min(total, blocks * (index + 1) / count * align);
 }
 
+/* How many workers |threads| threads are in a loop of |count| tasks: a workspace needs so many
+ * slices. Not for loops inside of tasks. */
+static inline int64_t df_workers(int32_t threads, int64_t count) { return df_min(threads, count); }
+
 /* task(context, 0..count-1, count, worker); one task runs here, without the pool. */
 static inline void df_parallel(const df_call *call, df_task task, void *context, int64_t count) {
   if (count == 1)

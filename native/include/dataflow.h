@@ -183,9 +183,10 @@ typedef struct df_attribute {
 
 /* ---- The host: what dataflow offers to a plugin --------------------------------------------- */
 
-/* Parallel work: do task |index| of |count|. |worker| is below the host's thread count
- * and unique among the tasks that run at one time, so it can select a slice of the workspace. Tasks
- * don't wait for each other: one thread may do them all, in any order. */
+/* Parallel work: do task |index| of |count|. |worker| is below the number of threads asked for and
+ * below |count|, and unique among the tasks that run at one time, so it can select a slice of the
+ * workspace; in a loop inside of a task it is that task's. Tasks don't wait for each other: one
+ * thread may do them all, in any order. */
 typedef void (*df_task)(void *context, int64_t index, int64_t count, int32_t worker);
 
 typedef struct df_segment df_segment;

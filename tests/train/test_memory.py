@@ -205,6 +205,15 @@ def test_a_plan_says_what_runs_again(tmp_path: Any) -> None:
     assert "computed again" in (tmp_path / "plan.html").read_text("utf-8")
 
 
+def test_small_steps_take_the_same_memory_with_many_threads() -> None:
+    """A kernel's workspace has a slice for each thread that gets a task, not for each that there is."""
+    peaks = []
+    for threads in (2, 32):
+        _, _, plans = trained(network(2), memory="1x", devices=["cpu"], threads=threads)
+        peaks.append(plans["joint-True"].peak_bytes)
+    assert peaks[1] == peaks[0]
+
+
 def test_what_is_not_trained_is_read_where_the_model_has_it() -> None:
     """With parameters that are trained it is as ever: the model's array stays as it was until they come back."""
 

@@ -389,7 +389,7 @@ static df_status prepare_attention(const df_node *node, df_prepared *out, df_err
   plan p = {.transposed = df_attr_int(node, DF_ATTENTION_TRANSPOSED)};
   PLAN(&p, node->inputs, node->n_inputs, node->outputs[0]);
   plan_blocks(&p, node->threads, node->precision);
-  out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
+  out->workspace = p.scratch * (int64_t)sizeof(float) * df_workers(node->threads, p.batch * p.down);
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   return DF_OK;
 }

@@ -189,7 +189,7 @@ static df_status prepare_attention_grad(const df_node *node, df_prepared *out, d
   plan p = {0};
   PLAN(&p, node->inputs, node->n_inputs, df_attr_int(node, DF_ATTENTION_TRANSPOSED));
   plan_blocks(&p, node->precision);
-  out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
+  out->workspace = p.scratch * (int64_t)sizeof(float) * df_workers(node->threads, p.batch);
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   return DF_OK;
 }

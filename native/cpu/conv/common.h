@@ -15,9 +15,14 @@ typedef struct df_tasks {
   const void *context;
   int32_t axes;
   int64_t size[DF_TASK_AXES];
-  float *workspace; /* |scratch| floats for each thread; null when tasks need none */
+  float *workspace; /* |scratch| floats for each worker; null when tasks need none */
   int64_t scratch;
 } df_tasks;
+
+/* Floats of the workspace of a grid of these tasks. */
+static inline int64_t df_tasks_floats(const df_tasks *tasks, int32_t threads) {
+  return tasks->scratch * df_workers(threads, df_product(tasks->size, 0, tasks->axes));
+}
 
 void DF_NAME(df_run_tasks)(const df_call *call, const df_tasks *tasks);
 

@@ -225,9 +225,17 @@ static int64_t copies_floats(const plan *p) {
   return df_round_up((p->image_splits - 1) * weight_floats(p), 16);
 }
 
+/* The tasks of a plan, but for what they do. */
+static df_tasks grid_of(const plan *p) {
+  return (df_tasks){.axes = 3,
+                    .size = {p->image_splits, p->conv.groups, p->filter_splits},
+                    .scratch = p->scratch};
+}
+
 int64_t DF_NAME(df_dot_floats)(const df_conv *conv, int32_t threads) {
-  plan p = make_plan(conv, threads);
-  return copies_floats(&p) + p.scratch * threads;
+  const plan p = make_plan(conv, threads);
+  const df_tasks tasks = grid_of(&p);
+  return copies_floats(&p) + df_tasks_floats(&tasks, threads);
 }
 
 void DF_NAME(df_dot_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
@@ -235,12 +243,10 @@ void DF_NAME(df_dot_run)(const df_call *call, const df_conv *conv, float *dw, co
   gradient g = {
       .p = make_plan(conv, call->threads), .dw = dw, .copies = call->workspace, .x = x, .dy = dy};
   const plan *p = &g.p;
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &g,
-                     .axes = 3,
-                     .size = {p->image_splits, p->conv.groups, p->filter_splits},
-                     .workspace = g.copies + copies_floats(p),
-                     .scratch = p->scratch});
+  df_tasks tasks = grid_of(p);
+  tasks.run = run_task;
+  tasks.context = &g;
+  tasks.workspace = g.copies + copies_floats(p);
+  DF_NAME(df_run_tasks)(call, &tasks);
   DF_NAME(df_add_copies)(call, dw, g.copies, p->image_splits - 1, weight_floats(p));
 }

@@ -211,8 +211,16 @@ static int64_t row_splits(const df_conv *conv, int32_t threads) {
   return df_max(1, df_min(conv->window.out[1], df_divide_up(wanted, df_max(1, units))));
 }
 
+/* The tasks of |splits| per plane, but for what they do. */
+static df_tasks grid_of(const df_conv *conv, int64_t splits) {
+  return (df_tasks){.axes = 2,
+                    .size = {conv->batch * conv->groups, splits},
+                    .scratch = DF_NAME(df_few_channels_floats)(conv)};
+}
+
 int64_t DF_NAME(df_few_channels_workspace)(const df_conv *conv, int32_t threads) {
-  return DF_NAME(df_few_channels_floats)(conv) * (int64_t)sizeof(float) * threads;
+  const df_tasks tasks = grid_of(conv, row_splits(conv, threads));
+  return df_tasks_floats(&tasks, threads) * (int64_t)sizeof(float);
 }
 
 typedef struct split_rows {
@@ -238,11 +246,9 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
 void DF_NAME(df_few_channels_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   const split_rows s = {direct, row_splits(conv, call->threads)};
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &s,
-                     .axes = 2,
-                     .size = {conv->batch * conv->groups, s.splits},
-                     .workspace = call->workspace,
-                     .scratch = DF_NAME(df_few_channels_floats)(conv)});
+  df_tasks tasks = grid_of(conv, s.splits);
+  tasks.run = run_task;
+  tasks.context = &s;
+  tasks.workspace = call->workspace;
+  DF_NAME(df_run_tasks)(call, &tasks);
 }

@@ -222,9 +222,17 @@ static int64_t copies_floats(const df_outer_plan *p) {
   return df_round_up((p->block_splits - 1) * p->total, 16);
 }
 
+/* The tasks of a plan, but for what they do. */
+static df_tasks grid_of(const df_outer_plan *p) {
+  return (df_tasks){.axes = 4,
+                    .size = {p->block_splits, p->conv.groups, p->channel_splits, p->filter_splits},
+                    .scratch = p->scratch};
+}
+
 int64_t DF_NAME(df_outer_floats)(const df_conv *conv, int32_t threads) {
-  df_outer_plan p = DF_NAME(df_outer_make_plan)(conv, threads);
-  return copies_floats(&p) + p.scratch * threads;
+  const df_outer_plan p = DF_NAME(df_outer_make_plan)(conv, threads);
+  const df_tasks tasks = grid_of(&p);
+  return copies_floats(&p) + df_tasks_floats(&tasks, threads);
 }
 
 void DF_NAME(df_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
@@ -238,12 +246,10 @@ void DF_NAME(df_outer_run)(const df_call *call, const df_conv *conv, float *dw, 
   }
   g.left = p->exchanged ? dy : x;
   g.right = p->exchanged ? x : dy;
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &g,
-                     .axes = 4,
-                     .size = {p->block_splits, p->conv.groups, p->channel_splits, p->filter_splits},
-                     .workspace = g.copies + copies_floats(p),
-                     .scratch = p->scratch});
+  df_tasks tasks = grid_of(p);
+  tasks.run = run_task;
+  tasks.context = &g;
+  tasks.workspace = g.copies + copies_floats(p);
+  DF_NAME(df_run_tasks)(call, &tasks);
   DF_NAME(df_add_copies)(call, dw, g.copies, p->block_splits - 1, p->total);
 }

@@ -95,8 +95,18 @@ static plan make_plan(const df_shifted *a, int32_t threads) {
   return p;
 }
 
+/* The tasks of a plan, but for what they do. */
+static df_tasks grid_of(const df_shifted *shifted, const plan *p) {
+  return (df_tasks){.context = p,
+                    .axes = 5,
+                    .size = {p->image_splits, shifted->groups, p->depth, p->bands, p->splits},
+                    .scratch = p->scratch};
+}
+
 int64_t DF_NAME(df_shifted_workspace)(const df_shifted *shifted, int32_t threads) {
-  return make_plan(shifted, threads).scratch * (int64_t)sizeof(float) * threads;
+  const plan p = make_plan(shifted, threads);
+  const df_tasks tasks = grid_of(shifted, &p);
+  return df_tasks_floats(&tasks, threads) * (int64_t)sizeof(float);
 }
 
 /* ---- One task ------------------------------------------------------------------------------- */
@@ -310,11 +320,8 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
 void DF_NAME(df_shifted_run)(const df_call *call, const df_shifted *shifted) {
   plan p = make_plan(shifted, call->threads);
   p.a = shifted;
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &p,
-                     .axes = 5,
-                     .size = {p.image_splits, shifted->groups, p.depth, p.bands, p.splits},
-                     .workspace = call->workspace,
-                     .scratch = p.scratch});
+  df_tasks tasks = grid_of(shifted, &p);
+  tasks.run = run_task;
+  tasks.workspace = call->workspace;
+  DF_NAME(df_run_tasks)(call, &tasks);
 }

@@ -208,8 +208,16 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   return p;
 }
 
+/* The tasks of a plan, but for what they do. */
+static df_tasks grid_of(const plan *p) {
+  return (df_tasks){
+      .context = p, .axes = 2, .size = {p->group_splits, p->panel_splits}, .scratch = p->scratch};
+}
+
 int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads) {
-  return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
+  const plan p = make_plan(conv, threads);
+  const df_tasks tasks = grid_of(&p);
+  return df_tasks_floats(&tasks, threads) * (int64_t)sizeof(float);
 }
 
 /* ---- Tasks ---------------------------------------------------------------------------------- */
@@ -324,11 +332,8 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
 void DF_NAME(df_winograd_run)(const df_call *call, const df_direct *direct) {
   plan p = make_plan(&direct->conv, call->threads);
   p.d = direct;
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &p,
-                     .axes = 2,
-                     .size = {p.group_splits, p.panel_splits},
-                     .workspace = call->workspace,
-                     .scratch = p.scratch});
+  df_tasks tasks = grid_of(&p);
+  tasks.run = run_task;
+  tasks.workspace = call->workspace;
+  DF_NAME(df_run_tasks)(call, &tasks);
 }

@@ -128,7 +128,9 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
     df_ask_prepack(out, 1, 0, DF_NAME(df_conv_prepack_bytes)(&b.conv), prepack_weight);
   }
   out->workspace =
-      (prepacked_floats(&b.conv) + scratch_floats(&b) * node->threads) * (int64_t)sizeof(float);
+      (prepacked_floats(&b.conv) +
+       scratch_floats(&b) * df_workers(node->threads, b.conv.batch * b.conv.groups * b.bands)) *
+      (int64_t)sizeof(float);
   return DF_OK;
 }
 

@@ -38,6 +38,15 @@ static df_gemm_split split_of(const df_product_sizes *p, int32_t threads, int32_
   return DF_NAME(df_gemm_split_for)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
+/* How many tasks of the split are done as one: all of a small product. */
+static int64_t group_of(const df_product_sizes *p, const df_gemm_split *split, int32_t threads) {
+  const int64_t tasks = split->down * split->across, total = df_max(1, p->batch * tasks);
+  if (p->m * p->n * p->k * p->batch <= GRAIN)
+    return total;
+  const int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), tasks);
+  return df_max(1, df_min(df_divide_up(total, threads), GRAIN / df_max(1, work)));
+}
+
 /* ---- Running -------------------------------------------------------------------------------- */
 
 typedef struct matmul_context {
@@ -96,17 +105,8 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, float h
   }
   matmul.split = split_of(p, call->threads, (int32_t)(intptr_t)call->state);
   matmul.total = p->batch * matmul.split.down * matmul.split.across;
-  int64_t work =
-      df_divide_up(p->m * p->n * df_max(p->k, 1), matmul.split.down * matmul.split.across);
-  matmul.group =
-      df_max(1, df_min(df_divide_up(matmul.total, call->threads), GRAIN / df_max(1, work)));
-  int64_t count = df_divide_up(matmul.total, matmul.group);
-  if (p->m * p->n * p->k * p->batch <= GRAIN) {
-    matmul.group = matmul.total;
-    run_task(&matmul, 0, 1, 0);
-  } else {
-    df_parallel(call, run_task, &matmul, count);
-  }
+  matmul.group = group_of(p, &matmul.split, call->threads);
+  df_parallel(call, run_task, &matmul, df_divide_up(matmul.total, matmul.group));
   return DF_OK;
 }
 
@@ -129,7 +129,10 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
     return DF_OK;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   const df_gemm_split split = split_of(&p, node->threads, node->precision);
-  out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
+  const int64_t total = p.batch * split.down * split.across;
+  out->workspace =
+      split.scratch * (int64_t)sizeof(float) *
+      df_workers(node->threads, df_divide_up(total, group_of(&p, &split, node->threads)));
   const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
   if (bytes && node->flags >> 1 & 1 && df_batch_of(&p.b) == 1) {
     out->replaced = 1 << 1;

@@ -75,7 +75,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
     return DF_OK;
   }
   const df_gemm_split split = DF_NAME(df_gemm_blocks_split)(p.m, p.n, p.k, p.batch, node->threads);
-  out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
+  out->workspace = split.scratch * (int64_t)sizeof(float) *
+                   df_workers(node->threads, p.batch * split.down * split.across);
   return DF_OK;
 }
 

@@ -70,6 +70,10 @@ static plan make_plan(const df_byte_images *images, int32_t threads) {
   return w;
 }
 
+static int64_t task_count(const plan *w) {
+  return w->conv.batch * w->conv.groups * w->across * w->down;
+}
+
 /* ---- Weights: sums of all filters, then panels ------------------------------------------------
  */
 
@@ -254,9 +258,8 @@ static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
   }
   fill_vectors(&c, (int32_t *)(void *)(c.workspace + c.w.vectors),
                (const int32_t *)(const void *)c.packed);
-  const int64_t units = conv.batch * conv.groups;
   DF_NAME(df_byte_interleave_images)(call, &c.images);
-  df_parallel(call, run_task, &c, units * c.w.across * c.w.down);
+  df_parallel(call, run_task, &c, task_count(&c.w));
   return DF_OK;
 }
 
@@ -309,7 +312,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   } else {
     const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
     const plan w = make_plan(&images, node->threads);
-    out->workspace = w.workspace + w.scratch * node->threads;
+    out->workspace = w.workspace + w.scratch * df_workers(node->threads, task_count(&w));
     bytes = weight_bytes(&w);
   }
   if (!conv.uses) {

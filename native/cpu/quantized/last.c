@@ -74,7 +74,7 @@ static plan make_plan(const df_conv *conv, int32_t dtype, int32_t threads) {
 
 int64_t DF_NAME(df_byte_last_workspace)(const df_conv *conv, int32_t dtype, int32_t threads) {
   const plan w = make_plan(conv, dtype, threads);
-  return w.scratches + w.scratch * threads;
+  return w.scratches + w.scratch * df_workers(threads, w.down * w.across);
 }
 
 /* ---- Weights: sums of all filters, then panels ------------------------------------------------

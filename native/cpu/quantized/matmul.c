@@ -227,7 +227,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   const df_product_sizes p = sizes_of_node(node, form);
   const int32_t constant = (node->flags >> right & 1) && df_batch_of(&p.b) == 1;
   const plan w = make_plan(p, node->inputs[0]->dtype, constant, node->threads);
-  out->workspace = w.scratch * node->threads;
+  out->workspace = w.scratch * df_workers(node->threads, p.batch * w.down * w.across);
   if (constant) {
     out->replaced = 1 << right;
     df_ask_prepack(out, right, 0, prepacked_bytes(&p),

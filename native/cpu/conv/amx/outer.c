@@ -81,7 +81,7 @@ static int64_t sums_floats(const group *j) { return j->channels * j->grid.taps *
 int64_t DF_NAME(df_amx_outer_workspace)(const df_conv *conv, int32_t threads) {
   const group j = group_of(conv, threads);
   return largest_bytes(&j) + j.images * (j.dy_words + j.x_words) * (int64_t)sizeof(uint16_t) +
-         threads * sums_floats(&j) * (int64_t)sizeof(float);
+         df_workers(threads, j.filter_panels * j.splits) * sums_floats(&j) * (int64_t)sizeof(float);
 }
 
 /* ---- Packing -------------------------------------------------------------------------------- */
