@@ -207,14 +207,11 @@ batch_norm_train_relu_grad: MultiOp = MultiOp(
 
 
 def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: float) -> tuple[TensorType, TensorType]:
-    need_float("lrn", x)
-    if not (x.rank >= 2):
-        raise InputError(f"lrn: x is {x}; expected (N, C, ...)")
+    _check_channels("lrn", x)
     if not (1 <= size <= MOST):
         raise InputError(f"lrn: size is {size}; expected 1 to {MOST}")
-    for name, value in {"alpha": alpha, "beta": beta, "bias": bias}.items():
-        if not math.isfinite(value):
-            raise InputError(f"lrn: {name} is {value}; expected a finite number")
+    if not all(map(math.isfinite, (alpha, beta, bias))):
+        raise InputError(f"lrn: alpha, beta and bias are {alpha}, {beta} and {bias}; expected finite numbers")
     return x, x
 
 

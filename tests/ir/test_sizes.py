@@ -261,7 +261,7 @@ def test_attributes_that_no_kernel_could_compute_with_are_refused() -> None:
     assert "no elements to repeat" in refused(lambda: ops.pad(empty, pads=(1, 0, 0, 0), mode="edge"))
     assert "size is" in refused(lambda: ops.lrn(x, size=2**62))
     for name in ("alpha", "beta", "bias"):
-        assert f"{name} is inf" in refused(lambda name=name: ops.lrn(x, size=3, **{name: float("inf")}))
+        assert "finite numbers" in refused(lambda name=name: ops.lrn(x, size=3, **{name: float("inf")}))
     assert "alpha is 0" in refused(lambda: ops.celu(x, alpha=0.0))
     for scale in (0.0, 1e-30, 1e30, float("inf"), float("nan"), -1.0):
         assert "scales" in refused(lambda scale=scale: ops.resize(x, sizes=(2, 3), scales=(1.0, scale), mode="linear"))
