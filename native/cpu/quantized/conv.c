@@ -29,6 +29,7 @@ typedef struct plan {
   int64_t height;           /* filters of a panel */
   int64_t panels, group;    /* panels of positions of an image, and those that stay together */
   int64_t across, down;     /* tasks of an image: splits of positions and of filters */
+  int64_t tasks;            /* of all images and groups */
   int64_t vectors, weights; /* offsets in the workspace, behind the images, in bytes */
   int64_t workspace;        /* bytes before the scratches of tasks */
   int64_t sums;             /* offset in a task's scratch */
@@ -61,6 +62,7 @@ static plan make_plan(const df_byte_images *images, int32_t threads) {
   const int64_t each = df_divide_up(tasks, units);
   w.across = df_min(w.panels, each);
   w.down = df_min(heights, df_divide_up(each, w.across));
+  w.tasks = units * w.across * w.down;
   w.group = df_max(1, df_min(df_divide_up(w.panels, w.across), STAYING / (w.steps * DF_BYTE_LINE)));
   w.vectors = df_round_up(images->bytes, 64);
   w.weights = w.vectors + ROW_VECTORS * sum_bytes(&conv);
@@ -68,10 +70,6 @@ static plan make_plan(const df_byte_images *images, int32_t threads) {
   w.sums = w.group * w.steps * DF_BYTE_LINE;
   w.scratch = w.sums + w.group * DF_BYTE_COLUMNS * (int64_t)sizeof(int32_t);
   return w;
-}
-
-static int64_t task_count(const plan *w) {
-  return w->conv.batch * w->conv.groups * w->across * w->down;
 }
 
 /* ---- Weights: sums of all filters, then panels ------------------------------------------------
@@ -259,7 +257,7 @@ static df_status run(const df_call *call, df_byte_form form, int32_t relu) {
   fill_vectors(&c, (int32_t *)(void *)(c.workspace + c.w.vectors),
                (const int32_t *)(const void *)c.packed);
   DF_NAME(df_byte_interleave_images)(call, &c.images);
-  df_parallel(call, run_task, &c, task_count(&c.w));
+  df_parallel(call, run_task, &c, c.w.tasks);
   return DF_OK;
 }
 
@@ -312,7 +310,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_byte_form for
   } else {
     const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
     const plan w = make_plan(&images, node->threads);
-    out->workspace = w.workspace + w.scratch * df_workers(node->threads, task_count(&w));
+    out->workspace = w.workspace + w.scratch * df_workers(node->threads, w.tasks);
     bytes = weight_bytes(&w);
   }
   if (!conv.uses) {
