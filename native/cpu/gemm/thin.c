@@ -14,6 +14,7 @@ enum {
   SHORT = 8,         /* vectors of a dot product whose lanes take as long to add up */
   K_BLOCK = 2048,    /* of a dot product, distributed over lanes */
   K_STEPS = 256,     /* of a column's sum, one after the other */
+  STEPS = 4,         /* of them at a time */
   WIDTH = 1024,      /* columns whose sums lie on the stack */
   GRAIN = 64 * 1024, /* elements of b of the smallest task worth a thread's while */
 };
@@ -37,29 +38,38 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t
   for (int64_t begin = 0; begin < g->k; begin += K_BLOCK) {
     int64_t end = df_min(g->k, begin + K_BLOCK), p = begin;
     df_vec sum[MOST_ROWS][COLUMNS];
+#pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
       for (int c = 0; c < columns; c++)
         sum[i][c] = vec_zero();
     for (; p < end; p += DF_LANES) {
       int64_t count = end - p;
       df_vec left[MOST_ROWS];
+#pragma GCC unroll 4
       for (int i = 0; i < rows; i++) {
         const float *from = g->a + i * g->a_row + p;
         left[i] = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
       }
+#pragma GCC unroll 4
       for (int c = 0; c < columns; c++) {
         const int64_t at = c * g->b_col + p;
         df_vec right = count >= DF_LANES ? vec_load_from(b, at, dtype)
                                          : vec_load_partial_from(b, at, count, dtype);
+#pragma GCC unroll 4
         for (int i = 0; i < rows; i++)
           sum[i][c] += left[i] * right;
       }
     }
+#pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
       for (int c = 0; c < columns; c++)
         total[i][c] += vec_sum(sum[i][c]);
   }
+#pragma GCC unroll 4
   for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
     for (int c = 0; c < columns; c++)
       store(g, i, j + c, total[i][c]);
 }
@@ -113,47 +123,71 @@ THIN_INLINE void short_dots(const df_gemm *g, int64_t j, int32_t dtype) {
   }
 }
 
-/* sums[j] += sum over four steps of a times b[step][j]; the first element of b is |at|. */
-THIN_INLINE void add_steps(float *sums, const void *b, int64_t at, int64_t b_row, const float *a,
-                           int64_t a_col, int64_t steps, int64_t columns, int32_t dtype) {
-  df_vec left[4];
-  int64_t from[4];
-  for (int s = 0; s < 4; s++) {
-    left[s] = vec_splat(s < steps ? a[s * a_col] : 0.0f);
-    from[s] = at + (s < steps ? s : 0) * b_row;
+/* sums[i][j] += sum over up to four steps, from |p| on, of a[i][step] times b[step][j]: what is
+ * read of b is there for all rows. */
+THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const df_gemm *g,
+                           const void *b, int64_t p, int64_t steps, int64_t columns,
+                           int32_t dtype) {
+  df_vec left[MOST_ROWS][STEPS], right[STEPS];
+  int64_t from[STEPS];
+#pragma GCC unroll 4
+  for (int s = 0; s < STEPS; s++) {
+    const int64_t step = p + (s < steps ? s : 0);
+    from[s] = step * g->b_row;
+    right[s] = vec_zero();
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++)
+      left[i][s] = vec_splat(a[i * g->a_row + step * g->a_col]);
   }
   for (int64_t j = 0; j < columns; j += DF_LANES) {
     int64_t count = columns - j;
-    df_vec sum = vec_load(sums + j);
-    for (int s = 0; s < 4; s++)
+#pragma GCC unroll 4
+    for (int s = 0; s < STEPS; s++)
       if (s < steps)
-        sum += left[s] * (count >= DF_LANES ? vec_load_from(b, from[s] + j, dtype)
-                                            : vec_load_partial_from(b, from[s] + j, count, dtype));
-    vec_store(sums + j, sum);
+        right[s] = count >= DF_LANES ? vec_load_from(b, from[s] + j, dtype)
+                                     : vec_load_partial_from(b, from[s] + j, count, dtype);
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++) {
+      df_vec sum = vec_load(sums[i] + j);
+#pragma GCC unroll 4
+      for (int s = 0; s < STEPS; s++)
+        if (s < steps)
+          sum += left[i][s] * right[s];
+      vec_store(sums[i] + j, sum);
+    }
   }
 }
 
-/* Columns [begin, begin + columns) of all rows, b_col == 1; a block of b stays in the second cache
- * for the rows. */
-THIN_INLINE void add_rows(const df_gemm *g, int64_t begin, int64_t columns, int32_t dtype) {
+/* Of four rows two at a time: elements of a for more of them are not kept in registers. */
+THIN_INLINE void add_steps_of_rows(int rows, float (*sums)[WIDTH], const df_gemm *g, const void *b,
+                                   int64_t p, int64_t steps, int64_t columns, int32_t dtype) {
+  const int first = rows == 4 ? 2 : rows;
+  add_steps(first, sums, g->a, g, b, p, steps, columns, dtype);
+  if (first < rows)
+    add_steps(rows - first, sums + first, g->a + first * g->a_row, g, b, p, steps, columns, dtype);
+}
+
+/* Columns [begin, begin + columns) of all rows, b_col == 1. */
+THIN_INLINE void add_rows(int rows, const df_gemm *g, int64_t begin, int64_t columns,
+                          int32_t dtype) {
   const void *b = df_gemm_b(g, begin);
-  float total[MOST_ROWS][WIDTH], sums[WIDTH];
+  float total[MOST_ROWS][WIDTH], sums[MOST_ROWS][WIDTH];
   int64_t floats = df_divide_up(columns, DF_LANES) * DF_LANES;
-  memset(total, 0, sizeof total);
-  for (int64_t from = 0; from < g->k; from += K_STEPS)
-    for (int64_t i = 0; i < g->m; i++) {
-      const float *a = g->a + i * g->a_row;
-      int64_t end = df_min(g->k, from + K_STEPS), p = from;
-      memset(sums, 0, (size_t)floats * sizeof(float));
-      for (; p + 4 <= end; p += 4)
-        add_steps(sums, b, p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, 4, columns, dtype);
-      if (p < end)
-        add_steps(sums, b, p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, end - p, columns,
-                  dtype);
+  for (int i = 0; i < rows; i++)
+    memset(total[i], 0, (size_t)floats * sizeof(float));
+  for (int64_t from = 0; from < g->k; from += K_STEPS) {
+    int64_t end = df_min(g->k, from + K_STEPS), p = from;
+    for (int i = 0; i < rows; i++)
+      memset(sums[i], 0, (size_t)floats * sizeof(float));
+    for (; p + STEPS <= end; p += STEPS)
+      add_steps_of_rows(rows, sums, g, b, p, STEPS, columns, dtype);
+    if (p < end)
+      add_steps_of_rows(rows, sums, g, b, p, end - p, columns, dtype);
+    for (int i = 0; i < rows; i++)
       for (int64_t j = 0; j < floats; j++)
-        total[i][j] += sums[j];
-    }
-  for (int64_t i = 0; i < g->m; i++)
+        total[i][j] += sums[i][j];
+  }
+  for (int i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++)
       store(g, i, begin + j, total[i][j]);
 }
@@ -177,13 +211,22 @@ THIN_INLINE void dot_columns(const df_gemm *g, int64_t begin, int64_t end, int32
 #undef ROWS
 }
 
+THIN_INLINE void add_all_rows(const df_gemm *g, int64_t begin, int64_t columns, int32_t dtype) {
+#define ROWS(rows)                                                                                 \
+  case rows:                                                                                       \
+    add_rows(rows, g, begin, columns, dtype);                                                      \
+    break;
+  switch (g->m) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) default : break; }
+#undef ROWS
+}
+
 void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
   if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
     DF_BY_DTYPE(df_gemm_b_dtype(g), dot_columns, g, begin, end)
     return;
   }
   for (int64_t j = begin; j < end; j += WIDTH)
-    DF_BY_DTYPE(df_gemm_b_dtype(g), add_rows, g, j, df_min(WIDTH, end - j))
+    DF_BY_DTYPE(df_gemm_b_dtype(g), add_all_rows, g, j, df_min(WIDTH, end - j))
 }
 
 static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
