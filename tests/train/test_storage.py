@@ -320,3 +320,23 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 def test_a_scale_that_is_none_is_refused(growth: float, backoff: float) -> None:
     with pytest.raises(df.InputError, match="expected a power of two"):
         O.LossScale(growth=growth, backoff=backoff)
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "float16"])
+def test_what_waits_may_be_joined_behind_its_rounding(storage: Any) -> None:
+    """As both directions of a recurrent layer are, whose sequence the next layer's gradient reads rounded too."""
+    random = np.random.default_rng(0)
+    g = df.GraphBuilder("joined")
+    h = g.input("x", df.float32, (8, 16))
+    for layer in range(2):
+        width = h.type.sizes[1]
+        weights = [g.parameter(f"{layer}.{d}", random.normal(size=(width, 16)).astype(np.float32)) for d in "lr"]
+        h = ops.concat(*(ops.tanh(ops.matmul(h, w)) for w in weights), axis=1)
+    g.output("y", ops.matmul(h, g.parameter("head", random.normal(size=(32, 3)).astype(np.float32))))
+    batch = {"x": random.normal(size=(8, 16)).astype(np.float32), "labels": random.integers(0, 3, 8)}
+    model = df.Model(g.build())
+    losses = []
+    for kept in ("float32", storage):
+        with df.Trainer(model.copy(), optimizer="sgd:lr=0.01", storage=kept) as trainer:
+            losses.append([trainer.step(batch) for _ in range(3)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)

@@ -95,6 +95,7 @@ class _Casts:
         """The same for all operands of a concat, through views."""
         path: list[Node] = []
         sources: list[Value] = []
+        half: dict[Value, Value] = {}
         for operand in joined.inputs:
             value = operand
             while value is not None and self.is_alone(value) and value in self.makers:
@@ -105,8 +106,14 @@ class _Casts:
                 value = maker.inputs[0]
             if value is None or not self.is_alone(value) or value not in self.makers:
                 return
-            sources.append(value)
-        half = {value: self.like(value, result.type.dtype) for value in sources}
+            if self.makers[value].op is not cast:
+                sources.append(value)
+                continue
+            (source,) = self.makers[value].inputs
+            if source is None or source.type.dtype != result.type.dtype:
+                return
+            half[value] = source  # which were these 16 bits before
+        half |= {value: self.like(value, result.type.dtype) for value in sources}
         by_maker: dict[Node, dict[Value, Value]] = {}
         for value in sources:
             by_maker.setdefault(self.makers[value], {})[value] = half[value]
