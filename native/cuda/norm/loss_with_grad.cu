@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   for (; base < stop; base += round)
     add_round(state, x, f, f.x + origin, plan, base, stop, at.lane);
   state.join(df_row_join{scratch, plan.group});
+  __syncwarp(); /* the label's logit is read before another lane writes over it */
   if (at.lane == 0 && at.row < plan.rows)
     store_loss(f, at.row, of_row.label, of_row.logit, state);
   const row_scale row = of_row.scale(f, state);
