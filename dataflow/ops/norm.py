@@ -16,10 +16,10 @@ from ..ir.value import Value
 from .activation import relu
 from .arithmetic import add, mul, neg, sub
 from .conv import MOST
-from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis, operand, result
+from .infer import alike, floats_alike, need, need_float, normal_axis, operand, result
 from .reduce import over_count
 from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel
-from .rules.norm_gradients import of_moments, per_row, row_grad, train_grad
+from .rules.norm_gradients import of_moments, per_row, response_grad, response_of_scale, row_grad, train_grad
 from .shape import broadcast_to
 
 
@@ -208,17 +208,16 @@ batch_norm_train_relu_grad: MultiOp = MultiOp(
 
 def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: float) -> tuple[TensorType, TensorType]:
     _check_channels("lrn", x)
-    if not (1 <= size <= MOST):
-        raise InputError(f"lrn: size is {size}; expected 1 to {MOST}")
-    if not all(map(math.isfinite, (alpha, beta, bias))):
-        raise InputError(f"lrn: alpha, beta and bias are {alpha}, {beta} and {bias}; expected finite numbers")
+    if not (1 <= size <= MOST and all(map(math.isfinite, (alpha, beta, bias)))):
+        given = f"size is {size}, alpha {alpha}, beta {beta}, bias {bias}"
+        raise InputError(f"lrn: {given}; expected a size of 1 to {MOST} and finite numbers")
     return x, x
 
 
-def _lrn_gradient(node: Node, dy: Value, *kept: Value | None) -> Value:
-    need_no_cotangent(node, *kept)
-    y, scale = node.outputs
-    return lrn_grad(dy, node.inputs[0], y, scale, **node.attributes)
+def _lrn_gradient(node: Node, dy: Value | None, dscale: Value | None = None) -> Value | None:
+    x, (y, scale) = operand(node), node.outputs
+    found: Value | None = None if dy is None else lrn_grad(dy, x, y, scale, **node.attributes)
+    return found if dscale is None else response_of_scale(dscale, x, found, **node.attributes)
 
 
 _LRN: dict[str, Any] = {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
@@ -237,6 +236,7 @@ lrn_grad: Op = Op(
     floats_alike("lrn_grad"),
     outputs=("dx",),
     attributes=_LRN,
+    decompose=response_grad,
     doc="the gradient of lrn",
 )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.value import Value
-from ..arithmetic import add, mul, neg, sub
+from ..arithmetic import add, div, mul, neg, pow_, sub
 from ..reduce import over_count, reduce_mean, reduce_sum
-from ..shape import broadcast_to, reshape
+from ..shape import broadcast_to, pad, reshape
 from .batch_norm import over_channels, per_channel
 
 
@@ -75,3 +75,34 @@ def row_grad(
     over = tuple(range(first))
     sums = (reduce_sum(v, axes=over, keepdims=False) if over else v for v in (mul(dy, normal), dy))
     return dx, *sums
+
+
+def response_grad(
+    dy: Value, x: Value, y: Value, scale: Value, *, size: int, alpha: float, beta: float, bias: float
+) -> Value:
+    """lrn_grad."""
+    dscale = mul(div(mul(dy, y), scale), -beta)
+    return response_of_scale(dscale, x, mul(dy, pow_(scale, -beta)), size=size, alpha=alpha)
+
+
+def response_of_scale(
+    dscale: Value, x: Value, others: Value | None = None, *, size: int, alpha: float, **_: object
+) -> Value:
+    """The cotangent of x from that of the scale of lrn, to which each square adds in channels around it, and others."""
+    around = _over_window(dscale, size, size - 1 - (size - 1) // 2)
+    found: Value = mul(mul(x, around), 2.0 * alpha / size)
+    return found if others is None else add(others, found)
+
+
+def _over_window(x: Value, size: int, before: int) -> Value:
+    """For each channel the sum over ``size`` channels, ``before`` of which come before it; outside are zeros."""
+    channels, rank = x.type.shape[1], x.type.rank
+    most = channels - 1 if isinstance(channels, int) else size
+    found: Value | None = None
+    for offset in range(max(-before, -most), min(size - before - 1, most) + 1):
+        pads = [0] * (2 * rank)
+        pads[1], pads[rank + 1] = -offset, offset
+        shifted = x if offset == 0 else pad(x, pads=tuple(pads))
+        found = shifted if found is None else add(found, shifted)
+    assert found is not None
+    return found
