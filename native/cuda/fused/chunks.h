@@ -35,7 +35,10 @@ static __device__ __forceinline__ void df_fused_chunks(int64_t n, const df_fused
                                 : df_fused_span{begin + threadIdx.x, threads, n, 1};
   float *own = shared + threadIdx.x * DF_FUSED_VECTOR,
         *numbers = df_fused_numbers<ELEMENTS>(f, shared);
-  df_fused_fetch_numbers(f, numbers);
+  /* A thread without elements fetches none: where the result is one number, another thread may
+   * write it over an operand. */
+  if (span.index(0) < n)
+    df_fused_fetch_numbers(f, numbers);
   int shift = f.slots;
   span.at -= chunk;
   /* In the first iteration there is nothing to compute yet. */
