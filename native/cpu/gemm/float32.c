@@ -3,7 +3,8 @@
  * One operand stays packed in the second cache, the other passes over it panel by panel. With many
  * rows a block of b stays, up to K_BLOCK x N_BLOCK in panels of DF_TILE_COLUMNS columns, and a
  * panel of a, DF_TILE_ROWS rows, is packed into the first cache for each pass. With few rows all of
- * a stays, and b, which is then most of what is read, comes from memory once while tiles compute.
+ * a stays, and b, which is then most of what is read, comes from memory once while tiles compute;
+ * where one panel is all of a, and the rows of b can be read as they lie, b isn't packed.
  * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
 #include "gemm/float32.h"
 #include "gemm/blocks.h"
@@ -15,6 +16,8 @@ enum {
   K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
   M_BLOCK = 420,     /* rows that can stay: 630 KiB */
   N_BLOCK = 512,     /* a block of b is 768 KiB */
+  ONCE_BLOCK = 16,   /* steps of b that are read as they lie: as many streams from memory */
+  ONCE_FEW = 8,      /* rows for which so few steps between two loads of sums are fastest */
   SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
   ONE_SET = 1024,    /* floats from one line to the next of the same set */
   ALIGN = 16
@@ -141,6 +144,31 @@ static void pass_over_rows(const work *w) {
   }
 }
 
+/* Whether b is used once, by one panel of a, and its steps lie in rows: packing would cost more
+ * than the product. */
+static int is_read_once(const df_gemm *g) {
+  return g->m <= DF_TILE_ROWS && g->k > 0 && g->b_col == 1 && !g->blocks && !g->b16;
+}
+
+/* One panel of a, packed, passes over b as it lies; only columns that fill no tile are packed. */
+static void pass_over_once(const work *w) {
+  const df_gemm *g = &w->gemm;
+  const float *a = panel_of(w, w->a, 0);
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
+    if (g->n - j < DF_TILE_COLUMNS) {
+      pack_columns(w, w->b, j, 0, g->k);
+      multiply_tile(w, 0, j, a, w->b, (df_gemm_ahead){0});
+      continue;
+    }
+    df_gemm_epilogue epilogue = g->epilogue;
+    epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
+    epilogue.b_step = g->b_row;
+    epilogue.a_step = DF_TILE_ROWS;
+    DF_NAME(df_strided_tiles)
+    [g->m - 1](g->k, a, g->b + j, g->c + j, g->c_row, DF_TILE_COLUMNS, &epilogue);
+  }
+}
+
 /* ---- Cutting -------------------------------------------------------------------------------- */
 
 /* How a task is done: k, then either its columns or none are split. */
@@ -217,18 +245,23 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
   df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
   df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
   blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_LANES : 1);
+  const int once = by.rows_stay && is_read_once(&task);
+  if (once)
+    by.k = df_min(by.k, task.m <= ONCE_FEW ? ONCE_BLOCK : 2 * ONCE_BLOCK);
   for (int64_t from = 0; from < task.n; from += by.n)
     for (int64_t p = 0; p < task.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
                 .height = df_divide_up(task.m, df_divide_up(task.m, DF_TILE_ROWS)),
-                .form = form_of(&task),
+                .form = once ? PACKED : form_of(&task),
                 .later = !task.blocks && p + by.k < task.k
                              ? df_gemm_b(&task, (p + by.k) * task.b_row)
                              : NULL,
                 .a = scratch,
                 .b = scratch + by.a};
       df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));
-      if (by.rows_stay)
+      if (once)
+        pass_over_once(&w);
+      else if (by.rows_stay)
         pass_over_rows(&w);
       else
         pass_over_columns(&w);

@@ -27,7 +27,7 @@ static inline df_vec join(int sums, df_vec a, df_vec b) { return sums ? a + b : 
 /* The rows of the windows at (o0, o1), joined, with the padding around them. */
 static inline __attribute__((always_inline)) void
 join_down(int sums, const df_window *w, const float *x, int64_t o0, int64_t o1, float *line) {
-  int64_t begin[2], end[2], first[2], width = w->in[2];
+  int64_t begin[2] = {0}, end[2] = {0}, first[2] = {0}, width = w->in[2];
   const int64_t o[2] = {o0, o1};
   for (int axis = 0; axis < 2; axis++) {
     df_window_taps(w, axis, o[axis], &begin[axis], &end[axis]);
@@ -118,10 +118,13 @@ static inline __attribute__((always_inline)) void join_planes(int sums, const df
                                                               float *y, int32_t pads_count) {
   float lines[MOST_LINE], counts[MOST_LINE], down[MOST_LINE];
   int64_t floats = line_floats(w), together = MOST_LINE / floats;
+  DF_ASSUME(together > 0);
   for (int64_t i = 0; i < together * floats; i++)
     lines[i] = sums ? 0.0f : -INFINITY;
-  for (int64_t o = 0; o < w->out[2] + DF_LANES && sums; o++)
-    counts[o] = o < w->out[2] ? (float)counted(w, 2, o, pads_count) : 0.0f;
+  if (sums)
+    memset(counts, 0, (size_t)(w->out[2] + DF_LANES) * sizeof *counts);
+  for (int64_t o = 0; o < w->out[2] && sums; o++)
+    counts[o] = (float)counted(w, 2, o, pads_count);
   for (int64_t slice = 0; slice < planes * w->out[0]; slice++) {
     int64_t o0 = slice % w->out[0];
     const float *plane = x + slice / w->out[0] * w->in_size;

@@ -1,0 +1,34 @@
+"""Products whose rows fill at most one tile read the other operand as it lies, on each instruction set."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import python_on
+
+COMPARED = """
+import numpy as np
+import dataflow as df
+
+random = np.random.default_rng(0)
+
+for m in range(2, 17):
+    for k, n in ((1, 40), (15, 32), (16, 97), (50, 64), (400, 33), (33, 7)):
+        x = random.standard_normal((m, k)).astype(np.float32)
+        wide = random.standard_normal((k, n + 5)).astype(np.float32)
+        bias = random.standard_normal(n).astype(np.float32)
+        g = df.GraphBuilder()
+        w = df.ops.slice(g.input("w", df.float32, wide.shape), starts=(0, 2), stops=(k, n + 2), steps=(1, 1))
+        y = df.ops.matmul(g.input("x", df.float32, x.shape), w)
+        g.output("y", df.ops.relu(df.ops.add(y, g.input("b", df.float32, bias.shape))))
+        model = df.Model(g.build())
+        exact = np.maximum(x.astype(np.float64) @ wide[:, 2 : n + 2].astype(np.float64) + bias, 0)
+        for threads in (1, 3):
+            y = df.Session(model, ["cpu"], threads=threads).run({"x": x, "w": wide, "b": bias})["y"]
+            np.testing.assert_allclose(y, exact, rtol=1e-5, atol=2e-5)
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_products_of_few_rows_are_those_of_float64(isa):
+    python_on(isa, "-c", COMPARED)
