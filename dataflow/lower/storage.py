@@ -21,6 +21,8 @@ from ..ir.value import Value
 from ..plugin.registry import Registry
 from .select import Selection
 
+FRACTION = 8  # of a base tensor of LARGE bytes: a view that is less is copied before it is transferred
+LARGE = 64 << 10
 SIZED = "sizes"  # ends what stands for the digest of data that depends on traced sizes
 
 
@@ -163,7 +165,12 @@ class StorageTable:
         return made
 
     def transfer(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
-        """The value in another memory; the base tensor is transferred, once per memory, and views stay views."""
+        """The value in another memory; the base tensor is transferred, once per memory, and views stay views.
+
+        Of a view that is a small fraction of a computed base tensor, as the last rows of a result, a copy is.
+        """
+        if (storage.base, memory) not in self._transferred and _is_small_view(storage):
+            storage = self.contiguous(storage, reader)
         if HOST not in (storage.base.memory, memory) and not self.are_peers(storage.base.memory, memory):
             storage = self.transfer(storage, HOST, self.host_device(), reader)
         key = (storage.base, memory)
@@ -199,6 +206,12 @@ class StorageTable:
     def device_in(self, memory: str) -> str:
         """The first device that works on a memory."""
         return next(d for d in self.devices if self.memory_of(d) == memory)
+
+
+def _is_small_view(storage: Storage) -> bool:
+    """Whether copying these elements is less work than transferring the base tensor."""
+    whole = storage.base.type.nbytes
+    return storage.base.kind == "computed" and whole >= LARGE and whole >= FRACTION * storage.type.nbytes
 
 
 def _elements_of(storage: Storage) -> tuple[Any, ...]:

@@ -59,7 +59,8 @@ class Trained:
 
     def reach(self, names: tuple[str, ...]) -> None:
         """Says on which parameters the loss depends; once which of those to train stay as they are."""
-        left = [name for name in self._trainable if name not in set(names)]
+        reached = set(names)
+        left = [name for name in self._trainable if name not in reached]
         if left and not self.reached:
             more = ", ..." if len(left) > 4 else ""
             _log.info(

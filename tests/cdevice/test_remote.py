@@ -47,6 +47,18 @@ def test_a_value_moves_once_per_memory(remote):
     np.testing.assert_allclose(session.run(data)["y"], np.sin(r) + np.tanh(r) + r, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "first", "moved"), [(1000, 998, 2), (1000, 500, 1000), (100, 98, 100)])
+def test_of_a_small_view_of_a_large_result_only_its_elements_move(remote, rows, first, moved):
+    g = df.GraphBuilder()
+    h = df.ops.relu(g.input("x", df.float32, (rows, 100)))
+    g.output("y", df.ops.slice(h, starts=(first, 0), stops=(rows, 100), steps=(1, 1)))
+    session = df.Session(df.Model(g.build()), devices=DEVICES, registry=remote)
+    down = [m for m in session.plan().items if isinstance(m, Transfer) and m.from_device == "remote"]
+    assert [m.source.type.shape for m in down] == [(moved, 100)]
+    data = np.random.default_rng(0).standard_normal((rows, 100)).astype(np.float32)
+    np.testing.assert_array_equal(session.run(data)["y"], np.maximum(data, 0)[first:])
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
 def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
     data = recorded(name)
