@@ -210,8 +210,8 @@ class StorageTable:
 
 def _is_small_view(storage: Storage) -> bool:
     """Whether copying these elements is less work than transferring the base tensor."""
-    whole = storage.base.type.nbytes
-    return storage.base.kind == "computed" and whole >= LARGE and whole >= FRACTION * storage.type.nbytes
+    size = storage.base.type.nbytes
+    return storage.base.kind == "computed" and size >= LARGE and size >= FRACTION * storage.type.nbytes
 
 
 def _elements_of(storage: Storage) -> tuple[Any, ...]:
