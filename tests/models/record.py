@@ -12,6 +12,7 @@ import copy
 import itertools
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,11 +99,20 @@ def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, sc
     model = onnx.load(path)
     if path.stem == "vit":  # one file keeps the exporter's notes about modules
         keep_scopes(model, path.with_stem("vit_scopes"))
-    for record in (model, model.graph, *model.graph.node, *model.graph.value_info):
+    for record in (model, model.graph, *nodes_of(model.graph), *model.graph.value_info):
         del record.metadata_props[:]
         record.doc_string = ""
     onnx.save(model, path)
     return model
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Of the graph and of its nodes' bodies."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes_of(attribute.g)
 
 
 def keep_scopes(model: onnx.ModelProto, path: Path) -> None:
