@@ -16,7 +16,7 @@ from .expected import expected_of
 from .isolation import run_isolated
 from .layouts import AxisLayout, Layouts, Variant, combinations, every, uniform
 from .outcome import Outcome, Report, Task, selected
-from .process_state import ProcessState
+from .process_state import ProcessState, uncollected
 from .records import in_place, repeated
 from .refusals import REFUSED, refusal_task
 from .sample import Sample, with_special_values
@@ -90,7 +90,8 @@ def run_tasks(device: str, make: Callable[[], list[Task]], limit: float | None) 
     """The outcomes of the tasks that are made, in children of this process where a trial has a limit of seconds."""
     if limit is None:
         for task in make():
-            yield from task.run(lambda stage: None)
+            with uncollected():
+                yield from task.run(lambda stage: None)
         return
     yield from run_isolated(device, make, limit)
 

@@ -1,5 +1,6 @@
 """The conformance kit finds kernels that are wrong for one form of operands (test_docs.py: that write outside)."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -88,3 +89,12 @@ def test_the_kit_runs_as_tests_of_pytest(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
+
+
+def test_files_that_others_left_open_are_not_closed_meanwhile():
+    """Python's collector closes what is garbage, in the middle of a trial too."""
+    before = gc.isenabled()
+    for outcome in check_device("cpu", samples=RELU):
+        assert not gc.isenabled()
+        assert outcome.status != "failed", outcome
+    assert gc.isenabled() == before

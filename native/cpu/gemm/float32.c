@@ -16,8 +16,6 @@ enum {
   K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
   M_BLOCK = 420,     /* rows that can stay: 630 KiB */
   N_BLOCK = 512,     /* a block of b is 768 KiB */
-  ONCE_BLOCK = 16,   /* steps of b that are read as they lie: as many streams from memory */
-  ONCE_FEW = 8,      /* rows for which so few steps between two loads of sums are fastest */
   SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
   ONE_SET = 1024,    /* floats from one line to the next of the same set */
   ALIGN = 16
@@ -246,8 +244,6 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
   df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
   blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_LANES : 1);
   const int once = by.rows_stay && is_read_once(&task);
-  if (once)
-    by.k = df_min(by.k, task.m <= ONCE_FEW ? ONCE_BLOCK : 2 * ONCE_BLOCK);
   for (int64_t from = 0; from < task.n; from += by.n)
     for (int64_t p = 0; p < task.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
