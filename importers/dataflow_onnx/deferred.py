@@ -11,7 +11,7 @@ from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
 from .converters import Table
-from .file.reader import inferred_type
+from .file.inferred import inferred_type
 from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined

@@ -43,6 +43,7 @@ def check_indices(indices: Array, size: int, what: str) -> Array:
     Raises:
         InputError: one is outside [-size, size); says which.
     """
+    indices = indices.astype(np.int64, copy=False)  # a size may be no number of theirs
     wrong = (indices < -size) | (indices >= size)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.converters import Collector, Table
+from dataflow_onnx.file.inferred import inferred_type
 from dataflow_onnx.loading import load_bytes
 from tests.support import external_tensor, ints, onnx_model
 
@@ -295,3 +297,23 @@ def test_a_slice_of_a_slice_of_a_slice():
     x = np.arange(20, dtype=np.float32).reshape(5, 4) + 1
     for device in ("cpu", "numpy"):
         assert df.Session(found, devices=[device]).run({"x": x})["y"].tolist() == [[-1.0]]
+
+
+def test_an_axis_that_is_split_into_more_tensors_than_a_graph_may_have():
+    rows = [("x", (2**31, 4))]
+    refused(model([N("SplitToSequence", ["x"], ["y"])], rows), "SplitToSequence", "2147483648 tensors", "200000")
+    sizes = [numpy_helper.from_array(np.array(2, np.int64), "two")]
+    split = N("SplitToSequence", ["x", "two"], ["y"])
+    refused(model([split], rows, sizes), "SplitToSequence", "1073741824 tensors")
+
+
+@pytest.mark.parametrize(("size", "shape"), [(-1, None), (3, (20, 3, 5))])
+def test_a_file_for_which_onnx_ends_its_process(size, shape):
+    """Types of outputs that aren't declared are inferred by onnx, whose assertions are no exceptions."""
+    stored = [numpy_helper.from_array(np.array(a, np.int64), n) for n, a in (("s", [0]), ("e", [10]), ("a", [1]))]
+    y = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([N("Slice", ["x", *"sea"], ["y"])], "g", [value("x", (20, size, 5))], [y], stored)
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    record = types.SimpleNamespace(content=types.SimpleNamespace(small=file.SerializeToString()))
+    found = inferred_type("y", record)
+    assert (found and found.shape) == shape

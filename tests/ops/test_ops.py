@@ -353,3 +353,10 @@ def test_strings_are_not_reduced(op):
     x = g.input("x", df.string, (2, 2))
     with pytest.raises(df.InputError, match=rf"{op.name}: expected numbers or booleans, got string\[2, 2\]"):
         op(x, axes=(0,), keepdims=True)
+
+
+def test_an_axis_may_have_more_elements_than_its_indices_have_numbers():
+    from dataflow_numpy.arrays import check_indices
+
+    found = check_indices(np.array([-1, 2**31 - 1], np.int32), 2**32, "gather")
+    assert found.tolist() == [2**32 - 1, 2**31 - 1]

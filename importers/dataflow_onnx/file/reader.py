@@ -153,15 +153,6 @@ def _listed(text: str) -> object:
         return None
 
 
-def inferred_type(name: str, record: ModelRecord) -> TensorType | None:
-    """What ``onnx`` infers of an output's type, where that is its rank at least."""
-    try:
-        proto = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(record.content.small))
-    except Exception:  # of a file that onnx can't read, or finds wrong
-        return None
-    return next((declared_type(value) for value in proto.graph.output if value.name == name), None)
-
-
 def _label(proto: NodeProto, index: int) -> str:
     """A node of the file as text for messages, before it is decoded."""
     return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"

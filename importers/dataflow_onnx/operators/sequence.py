@@ -10,6 +10,7 @@ from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..emit import slice_axis
+from ..file.functions import MOST_NODES
 from ..file.records import GraphRecord
 from ..file.value_types import ValueType
 from ..importer import Importer
@@ -120,7 +121,7 @@ def SplitToSequence(c: Importer, x: T, split: T | None = None, *, axis: int = 0,
 def _split_sizes(c: Importer, split: T | None, size: int) -> list[int]:
     """The sizes of slices along an axis: as they are listed, or equal, but the last may be smaller."""
     if split is None:
-        return [1] * size
+        return [1] * _count(size)
     given = list(c.ints(split, "split"))
     if split.type.rank:
         if min(given, default=0) < 0 or sum(given) != size:
@@ -128,7 +129,15 @@ def _split_sizes(c: Importer, split: T | None, size: int) -> list[int]:
         return given
     if given[0] < 1:
         raise ModelError(f"split is {given[0]}; expected a positive size")
+    _count(-(-size // given[0]))
     return [min(given[0], size - start) for start in range(0, size, given[0])]
+
+
+def _count(tensors: int) -> int:
+    """How many tensors an axis is split into, each of which becomes a node."""
+    if tensors > MOST_NODES:
+        raise ModelError(f"it makes {tensors} tensors; at most {MOST_NODES} are made, a node each")
+    return tensors
 
 
 def _rows(value: Value, axis: int, sizes: Sequence[int]) -> list[Any]:
