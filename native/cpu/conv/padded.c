@@ -169,20 +169,26 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   return p;
 }
 
+/* The tasks of a plan, but for what they do. */
+static df_tasks grid_of(const df_conv *conv, const plan *p) {
+  return (df_tasks){.context = p,
+                    .axes = 2,
+                    .size = {conv->batch * conv->groups, p->splits},
+                    .scratch = copy_floats(conv, &p->form)};
+}
+
 int64_t DF_NAME(df_padded_workspace)(const df_conv *conv, int32_t threads) {
-  plan p = make_plan(conv, threads);
-  return copy_floats(conv, &p.form) * (int64_t)sizeof(float) * threads;
+  const plan p = make_plan(conv, threads);
+  const df_tasks tasks = grid_of(conv, &p);
+  return df_tasks_floats(&tasks, threads) * (int64_t)sizeof(float);
 }
 
 void DF_NAME(df_padded_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   plan p = make_plan(conv, call->threads);
   p.d = direct;
-  DF_NAME(df_run_tasks)
-  (call, &(df_tasks){.run = run_task,
-                     .context = &p,
-                     .axes = 2,
-                     .size = {conv->batch * conv->groups, p.splits},
-                     .workspace = call->workspace,
-                     .scratch = copy_floats(conv, &p.form)});
+  df_tasks tasks = grid_of(conv, &p);
+  tasks.run = run_task;
+  tasks.workspace = call->workspace;
+  DF_NAME(df_run_tasks)(call, &tasks);
 }
