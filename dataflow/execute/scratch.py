@@ -31,6 +31,7 @@ class Scratch:
         """Makes the buffers large enough for ``plan``."""
         if plan is self._reserved:
             return
+        self._reserved = None  # until all is there: an interrupt or a lack of memory may leave a buffer out
         for arena in plan.arenas:
             if arena.kind != "arena":
                 continue
