@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import get_args
 
+from ..host.garbage_collection import collection_paused
 from ..ir.kernel import Kernel
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
@@ -16,7 +17,7 @@ from .expected import expected_of
 from .isolation import run_isolated
 from .layouts import AxisLayout, Layouts, Variant, combinations, every, uniform
 from .outcome import Outcome, Report, Task, selected
-from .process_state import ProcessState, uncollected
+from .process_state import ProcessState
 from .records import in_place, repeated
 from .refusals import REFUSED, refusal_task
 from .sample import Sample, with_special_values
@@ -90,8 +91,8 @@ def run_tasks(device: str, make: Callable[[], list[Task]], limit: float | None) 
     """The outcomes of the tasks that are made, in children of this process where a trial has a limit of seconds."""
     if limit is None:
         for task in make():
-            with uncollected():
-                yield from task.run(lambda stage: None)
+            # The collector would close files that others have left open, as if a kernel had closed them.
+            yield from collection_paused(lambda: [*task.run(lambda stage: None)])  # noqa: B023
         return
     yield from run_isolated(device, make, limit)
 

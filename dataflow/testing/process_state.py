@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import locale
 import resource
 import struct
@@ -92,18 +91,6 @@ class ProcessState:
         if self.processes > before.processes:
             return f"{self.processes - before.processes} more processes are left after each run"
         return None
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Python's collector rests: it closes files that others have left open, as if a kernel had closed them."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 class _Allocations(ctypes.Structure):
