@@ -21,22 +21,23 @@ from .rules.channels_last import transposed, with_channels_last
 _ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
 
 
-def window_size(size: Size, kernel: int, stride: int, pads: int, dilation: int, ceil_mode: bool = False) -> Size:
+def window_size(size: Size, kernel: int, stride: int, pads: Size, dilation: int) -> Size:
     """Windows along an axis of ``size`` elements with ``pads`` more in all."""
     span = size + pads - (dilation * (kernel - 1) + 1)
     if isinstance(span, Dim):
-        return (span + (stride - 1 if ceil_mode else 0)) // stride + 1 if stride != 1 else span + 1
-    if span < 0:
-        return 0
-    return (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+        return span // stride + 1 if stride != 1 else span + 1
+    return 0 if span < 0 else span // stride + 1
 
 
 MOST = 2**31 - 1
 """The largest stride, dilation, pad, kernel and number of groups, so that products of two fit in 63 bits."""
 
 
-def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]) -> None:
-    """Raises InputError unless each list has ``factor`` entries per spatial axis, from 0 or 1 to ``MOST``."""
+def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[Size], int]) -> None:
+    """Raises InputError unless each list has ``factor`` entries per spatial axis, from 0 or 1 to ``MOST``.
+
+    Pads may be named sizes, as those that keep a size are; they are checked when they are bound.
+    """
     for label, values, factor in lists:
         if len(values) != factor * spatial:
             raise InputError(
@@ -44,14 +45,15 @@ def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]
                 f"{spatial} spatial axes"
             )
         least = 0 if label == "pads" else 1
-        if any(v < least for v in values):
+        known = [int(v) for v in values if not (label == "pads" and isinstance(v, Dim))]
+        if any(v < least for v in known):
             raise InputError(f"{name}: {label} {tuple(values)} must be at least {least}")
-        if any(v > MOST for v in values):
+        if any(v > MOST for v in known):
             raise InputError(f"{name}: {label} {tuple(values)} must be at most {MOST}")
 
 
 def _check(
-    name: str, x: Shape, w: Shape, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
+    name: str, x: Shape, w: Shape, strides: Sequence[int], pads: Sequence[Size], dilations: Sequence[int], groups: int
 ) -> tuple[Size, ...]:
     """The spatial sizes of the result."""
     spatial = len(x) - 2

@@ -11,7 +11,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, int32
 from ..ir.value import Value
-from .conv import check_window, window_size
+from .conv import check_window
 from .infer import alike, need_float, need_number, need_real, need_shape, operand, product
 from .scatter import gather_elements
 from .shape import reshape
@@ -30,10 +30,14 @@ def _sizes(
     shape: Shape,
     kernel: Sequence[int],
     strides: Sequence[int],
-    pads: Sequence[int],
+    pads: Sequence[Size],
     dilations: Sequence[int],
     ceil_mode: bool,
 ) -> tuple[Size, ...]:
+    """The windows along each axis, by ONNX's formula.
+
+    Where it gives none, because a window needs more than the padded input has, there are none; PyTorch refuses.
+    """
     spatial = len(shape) - 2
     if not 1 <= spatial <= 3:
         raise InputError(f"{name}: the input has {len(shape)} axes; expected 3 to 5")
@@ -48,13 +52,16 @@ def _sizes(
     sizes: list[Size] = []
     for i in range(spatial):
         before, after = pads[i], pads[i + spatial]
-        reach = dilations[i] * (kernel[i] - 1) + 1
-        if before >= reach or after >= reach:
+        span = dilations[i] * (kernel[i] - 1)
+        if any(not isinstance(pad, Dim) and pad > span for pad in (before, after)):
             raise InputError(f"{name}: pads {tuple(pads)} hold all of a window of axis {i}")
-        size = window_size(shape[2 + i], kernel[i], strides[i], before + after, dilations[i], bool(ceil_mode))
+        last = shape[2 + i] + before + after - span - 1 + (strides[i] - 1 if ceil_mode else 0)
+        size = last // strides[i] + 1 if strides[i] != 1 else last + 1
         if ceil_mode and (isinstance(size, Dim) or size > 0):  # no window begins in the padding behind
             size = least_size([size, (shape[2 + i] + before - 1) // strides[i] + 1])
-        if not (isinstance(size, Dim) or size > 0 or 0 in shape):
+        if 0 in shape and not isinstance(size, Dim):
+            size = max(size, 0)
+        if not (isinstance(size, Dim) or size >= 0):
             raise InputError(f"{name}: the kernel {tuple(kernel)} is larger than the padded input")
         sizes.append(size)
     return tuple(sizes)

@@ -215,7 +215,7 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _pad_infer(
-    x: TensorType, value: TensorType | None = None, *, pads: Sequence[int], mode: str = "constant"
+    x: TensorType, value: TensorType | None = None, *, pads: Sequence[Size], mode: str = "constant"
 ) -> TensorType:
     if len(pads) != 2 * x.rank:
         raise InputError(f"pad: {x} has {x.rank} axes, so {2 * x.rank} pads are needed; got {len(pads)}")
@@ -228,6 +228,8 @@ def _pad_infer(
         before, after = pads[axis], pads[axis + x.rank]
         if not (isinstance(size, Dim) or size >= 0):
             raise InputError(f"pad: axis {axis} of {x} gets size {size}")
+        if isinstance(before, Dim) or isinstance(after, Dim):  # checked when they are bound
+            continue
         left = dim + min(before, 0) + min(after, 0)
         if not (isinstance(left, Dim) or left >= 0):
             raise InputError(f"pad: {before} and {after} crop more than axis {axis} of {x} has")

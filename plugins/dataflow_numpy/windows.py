@@ -45,7 +45,7 @@ def window_count(attributes: Attributes, size: Sequence[int], kernel: Sequence[i
         before, after, stride = attributes["pads"][i], attributes["pads"][i + spatial], attributes["strides"][i]
         span = size[i] + before + after - (attributes["dilations"][i] * (kernel[i] - 1) + 1)
         ceil = bool(attributes.get("ceil_mode", 0))
-        count = (span + (stride - 1 if ceil else 0)) // stride + 1 if span >= 0 else 0
+        count = (span + (stride - 1 if ceil else 0)) // stride + 1
         if ceil and count > 0 and (count - 1) * stride >= size[i] + before:
             count -= 1
         found.append(max(count, 0))

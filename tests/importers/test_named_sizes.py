@@ -243,18 +243,69 @@ def test_the_last_rows_are_counted_by_a_named_size():
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 def test_pads_that_keep_a_named_size(auto_pad):
-    """Strides of 1, and kernels of 1, have the same pads whatever the size."""
+    """One graph for all sizes, also where the pads depend on what a stride leaves of a size."""
     window = {"auto_pad": auto_pad, "kernel_shape": [4]}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], strides=[1], **window),
-        helper.make_node("AveragePool", ["y"], ["z"], strides=[1], **window),
-        helper.make_node("Conv", ["z", "v"], ["t"], auto_pad=auto_pad, kernel_shape=[1], strides=[3]),
+        helper.make_node("AveragePool", ["y"], ["z"], strides=[3], **window),
+        helper.make_node("MaxPool", ["z"], ["s"], strides=[2], **window),
+        helper.make_node("LpPool", ["s"], ["r"], auto_pad=auto_pad, kernel_shape=[2], strides=[3], p=1),
+        helper.make_node("Conv", ["r", "v"], ["t"], auto_pad=auto_pad, kernel_shape=[1], strides=[3]),
     ]
     stored = [("w", np.arange(24, dtype="f4").reshape(3, 2, 4)), ("v", np.arange(6, dtype="f4").reshape(2, 3, 1))]
     inputs, outputs = [("x", TensorProto.FLOAT, [1, 2, "size"])], [("t", TensorProto.FLOAT, None)]
-    proto = onnx_model(nodes, inputs, outputs, stored)
-    session = df.Session(load_bytes(proto.SerializeToString()).graph, devices=["numpy"])  # for all sizes
+    proto = onnx_model(nodes, inputs, outputs, stored, opset=18)
+    model = load_bytes(proto.SerializeToString())
+    session = df.Session(model.graph, devices=["numpy"])  # for all sizes
+    joint = vjp_graph(model.graph, list(model.graph.inputs))
     reference = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    for size in (1, 2, 5, 9):
+    for size in (1, 2, 5, 9, 40, 55, 64):
         feeds = {"x": np.arange(2 * size, dtype="f4").reshape(1, 2, size)}
-        np.testing.assert_allclose(session.run(feeds)["t"], reference.run(None, feeds)[0], rtol=1e-6)
+        result = session.run(feeds)["t"]
+        np.testing.assert_allclose(result, reference.run(None, feeds)[0], rtol=1e-6)
+        cotangents = {"grad.t": np.ones_like(result)}
+        assert df.Session(joint, devices=["numpy"]).run({**feeds, **cotangents})["grad.x"].any()
+
+
+def test_pads_by_a_named_size():
+    """A size is padded to a multiple, by a number that nodes compute from it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["size"], start=1, end=2),
+        helper.make_node("Neg", ["size"], ["less"]),
+        helper.make_node("Mod", ["less", "four"], ["after"]),
+        helper.make_node("Concat", ["none", "after"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["y"]),
+        helper.make_node("Reshape", ["y", "rows"], ["z"]),
+    ]
+    stored = [("four", np.array([4])), ("none", np.zeros(3, np.int64)), ("rows", np.array([2, -1, 4]))]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, [2, "n"])], [("z", TensorProto.FLOAT, None)], stored)
+    session = df.Session(load_bytes(proto.SerializeToString()).graph, devices=["numpy"])
+    for size in (1, 4, 6, 11):
+        feeds = {"x": np.ones((2, size), "f4")}
+        np.testing.assert_array_equal(session.run(feeds)["z"], ReferenceEvaluator(proto).run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(("size", "ceil_mode", "count"), [(1, 1, 1), (1, 0, 0), (0, 1, 0), (5, 0, 2), (5, 1, 3)])
+def test_windows_that_need_more_than_there_is(op, size, ceil_mode, count):
+    """As many windows as ONNX's formula gives: one that overhangs, or none."""
+    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[2], strides=[2], ceil_mode=ceil_mode)
+    proto = onnx_model([node], [("x", TensorProto.FLOAT, [2, 1, "n"])], [("y", TensorProto.FLOAT, None)], opset=19)
+    graph = load_bytes(proto.SerializeToString()).graph
+    feeds = {"x": np.arange(1, 1 + 2 * size, dtype="f4").reshape(2, 1, size)}
+    expected = ReferenceEvaluator(proto).run(None, feeds)[0] if size else np.zeros((2, 1, 0), "f4")
+    joint = vjp_graph(graph, list(graph.inputs))
+    for device in ("numpy", "cpu"):
+        found = df.Session(graph, devices=[device]).run(feeds)["y"]
+        assert found.shape == (2, 1, count)
+        np.testing.assert_allclose(found, expected)
+        cotangents = {"grad.y": np.ones_like(found)}
+        gradient = df.Session(joint, devices=[device]).run({**feeds, **cotangents})["grad.x"]
+        assert gradient.sum() == found.size and gradient.shape == (2, 1, size)
+
+
+def test_a_window_that_reaches_a_stride_beyond_is_refused():
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[6], strides=[2])
+    proto = onnx_model([node], [("x", TensorProto.FLOAT, [1, 1, "n"])], [("y", TensorProto.FLOAT, None)])
+    with pytest.raises(df.InputError, match="larger than the padded input"):
+        df.Session(load_bytes(proto.SerializeToString()), devices=["numpy"]).run({"x": np.ones((1, 1, 2), "f4")})

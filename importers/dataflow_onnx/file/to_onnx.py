@@ -200,6 +200,8 @@ class _Builder:
             if name == "avg_pool" and any(d != 1 for d in a["dilations"]):
                 self.opset = max(self.opset, 19)
                 renamed = {**renamed, "dilations": "dilations"}
+            if any(isinstance(n, Dim) for n in a.get("pads", ())):
+                raise ModelError(f"pads that depend on a named size, {a['pads']}, have no ONNX form; fix the size")
             if name == "mod" and not a["fmod"] and first is not None and first.type.dtype.is_float:
                 raise ModelError("the remainder of floats with the divisor's sign has no ONNX form yet; use fmod=1")
             add(kind, inputs, **{onnx_name: a[own] for own, onnx_name in renamed.items()})
@@ -226,7 +228,7 @@ class _Builder:
         elif name == "slice":
             add("Slice", [inputs[0], *self.slice_operands(node, outputs[0])])
         elif name == "pad":
-            add("Pad", [inputs[0], self.ints(f"{outputs[0]}.pads", a["pads"]), *inputs[1:]], mode=a["mode"])
+            add("Pad", [inputs[0], self.sizes(f"{outputs[0]}.pads", a["pads"]), *inputs[1:]], mode=a["mode"])
         elif name in _REDUCE:
             if name != "reduce_sum":
                 self.opset = max(self.opset, 18)  # from there the axes are an input

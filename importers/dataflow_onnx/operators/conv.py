@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import Dim, ops
+from dataflow import ops
 from dataflow.errors import ModelError
+from dataflow.ir.dims import least_size
 
 from ..converters import Collector
 from ..emit import full, slice_axis
@@ -35,20 +36,21 @@ def window_of(
     if auto_pad.startswith("SAME"):
         before, after = [], []
         for size, k, step, gap in zip(shape[2:], kernel, steps, gaps, strict=True):
-            span, rest = (k - 1) * gap, size % step
-            if isinstance(rest, Dim) and span > 0:
-                raise ModelError(
-                    f"auto_pad {auto_pad} with the stride {step} needs a fixed spatial size, got {size}; fix it when "
-                    "exporting"
-                )
-            total = 0 if span == 0 else max(0, span + 1 - (rest or step))
-            small, large = total // 2, total - total // 2
+            count, span = (size + step - 1) // step, (k - 1) * gap
+            small, large = _halves((count - 1) * step + span + 1 - size if span else 0, span + 1 >= step)
             before.append(small if auto_pad == "SAME_UPPER" else large)
             after.append(large if auto_pad == "SAME_UPPER" else small)
         around = (*before, *after)
     elif auto_pad == "VALID":
         around = (0,) * (2 * spatial)
     return {"strides": steps, "pads": around, "dilations": gaps}
+
+
+def _halves(total: Any, positive: bool = False) -> tuple[Any, Any]:
+    """The two sides of a padding, the smaller first; none where it is negative, as it isn't where ``positive``."""
+    if not positive:
+        total = -least_size([0, -total])
+    return total // 2, total - total // 2
 
 
 @operator("Conv")
@@ -110,10 +112,7 @@ def ConvTranspose(
             sizes.append(full - around[axis] - around[axis + spatial])
             continue
         wanted = size * steps[axis] if output_shape is None else output_shape[axis - spatial]
-        total = full - wanted
-        if isinstance(total, Dim):
-            raise ModelError(f"output_shape with the size {size}: fix it when exporting")
-        small, large = max(0, total) // 2, max(0, total) - max(0, total) // 2
+        small, large = _halves(full - wanted)
         around[axis], around[axis + spatial] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
         sizes.append(wanted)
     shape = (value.type.shape[0], weight.type.shape[1] * group, *sizes)

@@ -259,11 +259,12 @@ def Pad_2(c: Importer, x: T, *, pads: Sequence[int], mode: str = "constant", val
 @operator("Pad", 11)
 def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = None, *, mode: str = "constant") -> Any:
     data = c.value(x)
-    given, rank = c.ints(pads, "pads"), data.type.rank
+    known = c.known_sizes(pads) if mode == "constant" else None  # named sizes may be pads of zeros
+    given, rank = c.ints(pads, "pads") if known is None else known, data.type.rank
     chosen = list(range(rank)) if axes is None else axes_in(c.ints(axes, "axes"), rank)
     if len(given) != 2 * len(chosen):
         raise ModelError(f"{len(given)} pads for {len(chosen)} axes; expected {2 * len(chosen)}")
-    all_pads = [0] * (2 * rank)
+    all_pads: list[Any] = [0] * (2 * rank)
     for index, axis in enumerate(chosen):
         all_pads[axis], all_pads[axis + rank] = given[index], given[index + len(chosen)]
     fill = None if value is None else c.value(value)
