@@ -112,6 +112,7 @@ def planned(
     mutable: Collection[str] = (),
     goal: MemoryGoal | None = None,
     searches: Searches | None = None,
+    prepacks: bool = True,
 ) -> Compiled:
     """The plan of a graph that was lowered.
 
@@ -124,6 +125,7 @@ def planned(
         mutable: names of initializers that some program changes.
         goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
         searches: what was found for other sizes, where a goal is no budget; None: nothing.
+        prepacks: kernels get prepacked copies of weights.
 
     Raises:
         InputError: the goal can't be reached.
@@ -148,7 +150,8 @@ def planned(
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
-    prepacking = {HOST, *(devices.memories[d] for d in placement.devices if registry.devices[d].prepacks)}
+    offering = [d for d in placement.devices if registry.devices[d].prepacks]
+    prepacking = {HOST, *(devices.memories[d] for d in offering)} if prepacks else set[str]()
     make = functools.partial(
         make_plan,
         prepare=prepare,

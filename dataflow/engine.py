@@ -74,9 +74,8 @@ class Engine:
         self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)
         pairs = RunState(MappingProxyType(dict(state)), self.devices.memories[self.placement.devices[0]])
-        # Programs of a session with state run one after the other.
         self.state = KeptState(pairs, self.devices) if state else None
-        self._scratch = Scratch(self.devices) if state else None
+        self._scratch = Scratch(self.devices, exact=how.small) if state or how.small else None
         self._begin()
 
     def _begin(self) -> None:
@@ -186,6 +185,7 @@ class Engine:
                     mutable=mutable,
                     goal=goal,
                     searches=self._searches,
+                    prepacks=not self._how.small,
                 )
             except Refused as error:
                 asked = {(name, error.device) for name in error.nodes} - placement.pins.refused.keys()
@@ -233,8 +233,8 @@ class Engine:
 
     @property
     def makes_series(self) -> bool:
-        """Whether it keeps programs, and kernels choose their algorithms themselves: those of a series choose anew."""
-        return self._plans > 0 and self._how.algorithms.free
+        """Whether it keeps programs, kernels choose algorithms themselves, and sizes to come may take memory."""
+        return self._plans > 0 and self._how.algorithms.free and (self.state is not None or not self._how.small)
 
     def build_series(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
 from .execute.arguments import checked_inputs, checked_shapes
-from .execute.execution import DeviceChoice, Execution, Placement
-from .execute.report import AssignedNode, assigned_nodes, work_elsewhere
+from .execute.execution import DeviceChoice, Execution
+from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
 from .execute.sequences import as_maps, checked_arguments, flat_names, flattened, grouped, types_of
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
 from .host.numbers import integer
 from .ir.graph import Graph
-from .ir.lowered import Lowered
 from .ir.plan import Plan
 from .ir.specialize import Given, Listed, Wanted
 from .ir.types import Array
@@ -33,8 +31,6 @@ from .state import SessionState, checked_pairs, stays
 
 if TYPE_CHECKING:
     from .execute.profile import Profile
-
-log = logging.getLogger("dataflow")
 
 
 @runtime_checkable
@@ -93,6 +89,8 @@ class Session:
         state: outputs that are inputs of the next run, like a decoder's cache: ``{"present.0.key": "past.0.key"}``.
             They stay on the first device, are not given to ``run``, and are returned where ``outputs`` names them.
             ``cache_state`` finds those of usual names. At first they are zeros, as large as other inputs say, or empty.
+        memory: ``"small"``: kernels read weights where the model has them, instead of copies in the form that they
+            are fastest with, and all plans use one scratch memory, so that runs take turns.
 
     Raises:
         InputError: an unknown device, option or precision; state that the model hasn't, or whose types don't agree.
@@ -116,17 +114,19 @@ class Session:
         registry: Registry | None = None,
         limits: Limits | None = None,
         state: Mapping[str, str] | None = None,
+        memory: Literal["small"] | None = None,
     ) -> None:
         self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
         algorithms = Algorithms() if algorithms is None else algorithms
-        how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
+        small = memory is not None and checks.text("memory", memory, ("small",)) == "small"
+        how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits, small=small)
         checks.text("fallback", fallback, ("warn", "error", "allow"))
         self._concurrency = integer("concurrency", concurrency)
         pairs = {} if state is None else checked_pairs(self.model.graph, state)
         kept = pairs if stays(self.model.graph, pairs) else {}
         engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True, state=kept)
         self._placement, self._devices = engine.placement, engine.devices
-        self._judge = _Judge(fallback, engine.placement)
+        self._judge = FallbackJudge(fallback, engine.placement)
         self._reloading = threading.Lock()
         self._now: Loaded | None = self._load(engine)
         self._state = SessionState(self._plain().graph, pairs, engine.state) if pairs else None
@@ -322,25 +322,6 @@ class Session:
         with limited(self._devices.account, "the plan"):
             program = (loaded := self._plain()).program(checked_shapes(loaded.graph, inputs), None)
         return list(assigned_nodes(program.lowered, program.plan))
-
-
-class _Judge:
-    """Says once, or refuses, when much of the work is not on a named device.
-
-    Of its own, since what a session loaded must not keep the session alive.
-    """
-
-    def __init__(self, fallback: str, placement: Placement) -> None:
-        self._fallback, self._placement, self._warned = fallback, placement, False
-
-    def __call__(self, lowered: Lowered) -> None:
-        silent = self._fallback == "allow" or (self._warned and self._fallback == "warn")
-        if silent or (text := work_elsewhere(lowered, self._placement)) is None:
-            return
-        if self._fallback == "error":
-            raise ModelError(text + "; name the device, or leave out fallback='error'")
-        self._warned = True
-        log.warning(text)
 
 
 def _checked(model: Any) -> Weighted:

@@ -442,6 +442,12 @@ def test_plan_as_text_page_and_json(run: Any, model: Path, tmp_path: Path) -> No
         assert (result.code, message in result.err) == (2, True)
 
 
+def test_plan_in_small_memory(run: Any) -> None:
+    plan = ("plan", Path(__file__).parents[1] / "examples/digits/digits5.onnx", "--device", "cpu", "--json")
+    usual, small = run(*plan).json["memory"], run(*plan, "--memory", "small").json["memory"]
+    assert usual["prepacks"] > 0 and "prepacks" not in small
+
+
 def test_devices(run: Any) -> None:
     found = run("devices", "--json").json
     assert "numpy" in {d["id"] for d in found["devices"]}

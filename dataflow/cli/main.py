@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 import numpy as np
@@ -38,6 +38,7 @@ from .options import (
     input_shapes,
     json_option,
     limits_of,
+    memory_option,
     model_argument,
     print_json,
     read_arguments,
@@ -92,6 +93,7 @@ commands.add_command(plugin)
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
 @click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
 @batch_option
+@memory_option
 @execution_options
 @json_option
 def run(
@@ -99,6 +101,7 @@ def run(
     inputs: tuple[str, ...],
     target: str | None,
     batch: str | None,
+    memory: Literal["small"] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -108,7 +111,7 @@ def run(
 
     loaded = read_model(model, batch, limits_of(options))
     arguments = read_arguments(loaded, inputs)
-    results: Mapping[str, Any] = Session(loaded, **execution(options)).run(arguments)
+    results: Mapping[str, Any] = Session(loaded, memory=memory, **execution(options)).run(arguments)
     outputs = flattened({name: _arrays(loaded, name, given) for name, given in results.items()})
     if target is not None:
         _write_arrays(Path(target), outputs)
@@ -345,6 +348,7 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
 @shape_option
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a drawing.")
 @batch_option
+@memory_option
 @execution_options
 @json_option
 def plan(
@@ -352,6 +356,7 @@ def plan(
     shapes: tuple[str, ...],
     page: str | None,
     batch: str | None,
+    memory: Literal["small"] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -359,7 +364,7 @@ def plan(
     from ..session import Session
 
     loaded = read_model(model, batch, limits_of(options))
-    made = Session(loaded, **execution(options)).plan(input_shapes(loaded, shapes))
+    made = Session(loaded, memory=memory, **execution(options)).plan(input_shapes(loaded, shapes))
     if page is not None:
         made.save_html(page, Path(model).name)
     if as_json:

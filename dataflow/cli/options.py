@@ -25,6 +25,9 @@ device_option = click.option(
 batch_option = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False))
+memory_option = click.option(
+    "--memory", type=click.Choice(["small"]), help="small: no prepacked copies of weights, one scratch memory."
+)
 shape_option = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,64", help="Of an input; repeatable.")
 
 

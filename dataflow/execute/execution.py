@@ -44,6 +44,7 @@ class Execution:
         limits: the most memory and time.
         memory: of a training step: what the values between forward and backward may take; None: what they take.
         storage: likewise: the dtype of 16 bits in which float32 values wait between the two; None: as they are.
+        small: no copies of weights are prepacked, and runs take turns with one scratch memory.
     """
 
     devices: Sequence[DeviceChoice] | DeviceChoice | None = None
@@ -57,6 +58,7 @@ class Execution:
     limits: Limits | None = None
     memory: MemoryGoal | None = None
     storage: DType | None = None
+    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ class Seat:
 
     __slots__ = ("bound", "generation", "lock", "sides")
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, lock: threading.Lock) -> None:
+        self.lock = lock
         self.bound: Bound | None = None
         self.generation = -1  # of the scratch that it is bound to
         self.sides: dict[Sides, Bound] = {}  # by the memory of a session's state
@@ -70,7 +70,7 @@ class Program:
         self.arguments, self.results = Arguments(plan.inputs), Results(self.returned(plan))
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self.marks: Marks | None = None
-        self._cap = cap
+        self._cap = cap if scratch is None else 1  # those that use its memory run in turn
         self._seats: list[Seat] = []
         self._growing = threading.Lock()
         self._queue = 0
@@ -132,7 +132,7 @@ class Program:
                 return seat
         with self._growing:
             if len(self._seats) < self._cap:
-                self._seats.append(Seat())
+                self._seats.append(Seat(threading.Lock() if self._scratch is None else self._scratch.lock))
                 return self._seats[-1]
         self._queue = (self._queue + 1) % self._cap
         return self._seats[self._queue]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..errors import ModelError
 from ..ir.lowered import Loop, Lowered, LoweredNode, Move
 from ..ir.plan import Plan, Step
 from .execution import Placement
+
+log = logging.getLogger("dataflow")
 
 MOST_AWAY = 0.01  # of the work may run on devices that were not named, without a word
 
@@ -28,6 +32,26 @@ class AssignedNode:
     kernel: str
     operations: int
     refusals: Mapping[str, str]
+
+
+class FallbackJudge:
+    """Says once, or refuses, when much of the work is not on a named device.
+
+    Of its own, since what a session loaded must not keep the session alive.
+    """
+
+    def __init__(self, fallback: str, placement: Placement) -> None:
+        self._fallback, self._placement, self._warned = fallback, placement, False
+
+    def __call__(self, lowered: Lowered) -> None:
+        """Looks at what a plan will be made of."""
+        silent = self._fallback == "allow" or (self._warned and self._fallback == "warn")
+        if silent or (text := work_elsewhere(lowered, self._placement)) is None:
+            return
+        if self._fallback == "error":
+            raise ModelError(text + "; name the device, or leave out fallback='error'")
+        self._warned = True
+        log.warning(text)
 
 
 def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:

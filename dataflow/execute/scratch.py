@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from ..errors import LimitExceeded, OutOfMemoryError
+from ..host.fork import renew_in_child
 from ..ir.plan import Plan
 from ..plugin.device import Buffer
 from .devices import Devices
 
 
 class Scratch:
-    """One buffer per memory that programs use as their arena in turn; for programs that never run at one time.
+    """One buffer per memory that programs use as their arena in turn.
 
     A buffer that was too small becomes an eighth larger than is needed, where there is so much memory: sizes that grow
     a little from run to run would else replace it each time, and a run in new pages takes twice as long.
 
     Args:
         devices: allocate.
-        exact: there is a budget: no buffer becomes larger than is needed.
+        exact: no buffer becomes larger than is needed.
+
+    Attributes:
+        lock: held while one of the programs runs.
     """
 
     def __init__(self, devices: Devices, *, exact: bool = False) -> None:
         self._devices, self._exact = devices, exact
         self._buffers: dict[str, Buffer] = {}
         self._reserved: Plan | None = None  # the plan that asked last
+        self.lock = threading.Lock()
+        renew_in_child(self)
         self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
+
+    def renew(self) -> None:
+        """In a forked child: a new lock where another thread held it, as programs make new seats."""
+        if self.lock.locked():
+            self.lock = threading.Lock()
 
     def reserve(self, plan: Plan) -> None:
         """Makes the buffers large enough for ``plan``."""

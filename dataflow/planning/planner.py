@@ -227,8 +227,9 @@ class _Planning:
         return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
 
     def prepackable(self, storage: Storage) -> bool:
-        """True for what is the same at every run and in every iteration of a loop."""
-        return storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
+        """True for what is the same at every run and in every iteration of a loop, in a memory with such copies."""
+        same = storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
+        return same and storage.base.memory in self.prepacking
 
     def prepacked_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the prepacks lie that a node's kernel asked for; None for those of an input that is not constant."""
