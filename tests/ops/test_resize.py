@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dataflow.ops.resize import taps
+from tests.support import python_on
 
 HOW = [
     {"mode": "linear", "coordinates": "half_pixel"},
@@ -40,3 +41,33 @@ def test_a_long_table_takes_little_more_than_it_holds():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1.3 * (index.nbytes + weight.nbytes)
+
+
+SAME = """
+import numpy as np
+import dataflow as df
+
+random = np.random.default_rng(0)
+for size, results, taps in ((12, 24, 2), (6, 33, 1), (40, 13, 3), (5, 70, 2), (64, 9, 2)):
+    x, weight = (random.standard_normal(s).astype(np.float32) for s in ((21, size), (results, taps)))
+    first = np.linspace(0, size - 1, results).astype(np.int64)
+    index = np.minimum(first[:, None] + np.arange(taps), size - 1)
+
+    def resampled(x, axis, threads):
+        g = df.GraphBuilder()
+        types = (df.float32, x.shape), (df.int64, index.shape), (df.float32, weight.shape)
+        operands = [g.input(name, dtype, shape) for name, (dtype, shape) in zip("xiw", types)]
+        g.output("y", df.ops.resample(*operands, axis=axis))
+        return df.Session(df.Model(g.build()), ["cpu"], threads=threads).run({"x": x, "i": index, "w": weight})["y"]
+
+    exact = np.sum(x.astype(np.float64)[:, index] * weight, 2)
+    for threads in (1, 3):
+        last, before = resampled(x, 1, threads), resampled(np.ascontiguousarray(x.T), 0, threads)
+        np.testing.assert_allclose(last, exact, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(last, before.T)
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_sums_have_the_same_bits_along_any_axis(isa):
+    python_on(isa, "-c", SAME)

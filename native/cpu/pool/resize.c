@@ -10,6 +10,7 @@
 
 enum {
   COLUMNS = 512,
+  ROWS = 16,     /* for which lanes and weights of a vector of results stay in registers */
   ENTRIES = 2048 /* of the table at a time, as vectors on the stack */
 };
 
@@ -23,21 +24,37 @@ typedef struct sampling {
   int64_t size;          /* of the axis that the index points into */
 } sampling;
 
+#define RESIZE_INLINE static inline __attribute__((always_inline))
+
+/* a b + c, rounded once where the instruction set can: of a sum of two products the compiler fuses
+ * either one into it, and results would differ by the form of a loop. */
+RESIZE_INLINE df_vec fused(df_vec a, df_vec b, df_vec c) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+/* Up to DF_LANES neighbours of one row of results. */
+RESIZE_INLINE df_vec gather_lanes(const float *x, const int64_t *index, const float *weight,
+                                  int64_t taps, int64_t inner, int64_t lanes) {
+  df_vec sum = vec_splat(weight[0]) * vec_load_partial(x + index[0] * inner, lanes);
+  for (int64_t t = 1; t < taps; t++)
+    sum = fused(vec_splat(weight[t]), vec_load_partial(x + index[t] * inner, lanes), sum);
+  return sum;
+}
+
 /* One row of results for |n| neighbours. */
 static void gather_row(float *y, const float *x, const int64_t *index, const float *weight,
                        int64_t taps, int64_t inner, int64_t n) {
-  const float *first = x + index[0] * inner;
-  const float by = weight[0];
-  DF_IVDEP
-  for (int64_t j = 0; j < n; j++)
-    y[j] = by * first[j];
-  for (int64_t t = 1; t < taps; t++) {
-    const float *row = x + index[t] * inner;
-    const float w = weight[t];
-    DF_IVDEP
-    for (int64_t j = 0; j < n; j++)
-      y[j] += w * row[j];
-  }
+  int64_t j = 0;
+  for (; j + DF_LANES <= n; j += DF_LANES)
+    vec_store(y + j, gather_lanes(x + j, index, weight, taps, inner, DF_LANES));
+  if (j < n)
+    vec_store_partial(y + j, gather_lanes(x + j, index, weight, taps, inner, n - j), n - j);
 }
 
 /* ---- Along the last axis -------------------------------------------------------------------
@@ -77,50 +94,67 @@ static void read_table(const sampling *s, int64_t o, int64_t vectors, strip *t) 
   }
 }
 
-static void gather_elements(const sampling *s, float *y, const float *x, int64_t o, int64_t end) {
-  for (; o < end; o++) {
-    float sum = 0.0f;
-    for (int64_t t = 0; t < s->taps; t++)
-      sum += s->weight[o * s->taps + t] * x[s->index[o * s->taps + t]];
-    y[o] = sum;
-  }
-}
-
-static df_vec permuted(const strip *t, int64_t at, df_vec x) {
+static df_ivec strip_lanes(const strip *t, int64_t at) {
   df_ivec lanes;
   memcpy(&lanes, t->lane + at, sizeof lanes);
-  return vec_load(t->weight + at) * vec_permute(x, lanes);
+  return lanes;
+}
+
+/* Results [o, last) of rows [begin, end), one by one. */
+static void gather_rows(const sampling *s, int64_t o, int64_t last, int64_t begin, int64_t end) {
+  for (int64_t u = begin; u < end; u++)
+    for (int64_t i = o; i < last; i++) {
+      float sum = 0.0f;
+      for (int64_t t = 0; t < s->taps; t++)
+        sum += s->weight[i * s->taps + t] * s->in[u * s->size + s->index[i * s->taps + t]];
+      s->out[u * s->results + i] = sum;
+    }
+}
+
+/* Vector |v| of the results, which begin at |o|, for rows [begin, end). Lanes and weights of |few|
+ * taps, up to two, are read once; 0 for any number. */
+RESIZE_INLINE void permute_rows(int few, const sampling *s, const strip *t, int64_t v, int64_t o,
+                                int64_t begin, int64_t end) {
+  const int64_t taps = few ? few : s->taps;
+  const int64_t entry = v * taps * DF_LANES, last = entry + (taps - 1) * DF_LANES;
+  const int64_t n = df_min(DF_LANES, s->results - o);
+  const int64_t read = df_min(DF_LANES, s->size - t->first[v]);
+  const df_ivec lanes[2] = {strip_lanes(t, entry), strip_lanes(t, last)};
+  const df_vec weights[2] = {vec_load(t->weight + entry), vec_load(t->weight + last)};
+  for (int64_t u = begin; u < end; u++) {
+    const df_vec near = vec_load_partial(s->in + u * s->size + t->first[v], read);
+    df_vec sum = weights[0] * vec_permute(near, lanes[0]);
+    for (int64_t i = 1; i < taps; i++) {
+      const int64_t at = entry + i * DF_LANES;
+      sum = fused(few ? weights[1] : vec_load(t->weight + at),
+                  vec_permute(near, few ? lanes[1] : strip_lanes(t, at)), sum);
+    }
+    vec_store_partial(s->out + u * s->results + o, sum, n);
+  }
 }
 
 static void resample_last(const sampling *s, int64_t begin, int64_t end) {
   const int64_t entries = s->taps * DF_LANES;
   if (s->taps > ENTRIES / DF_LANES) {
-    for (; begin < end; begin++)
-      gather_elements(s, s->out + begin * s->results, s->in + begin * s->size, 0, s->results);
+    gather_rows(s, 0, s->results, begin, end);
     return;
   }
   strip table;
   const int64_t all = df_divide_up(s->results, DF_LANES), most = ENTRIES / entries;
   for (int64_t done = 0; done < all; done += most) {
     read_table(s, done * DF_LANES, df_min(most, all - done), &table);
-    for (int64_t u = begin; u < end; u++) {
-      const float *x = s->in + u * s->size;
-      float *y = s->out + u * s->results;
+    for (int64_t u = begin; u < end; u += ROWS) {
+      const int64_t until = df_min(end, u + ROWS);
       for (int64_t v = 0; v < table.vectors; v++) {
-        const int64_t o = (done + v) * DF_LANES, n = df_min(DF_LANES, s->results - o);
-        const int64_t first = table.first[v];
-        if (first < 0) {
-          gather_elements(s, y, x, o, o + n);
-          continue;
-        }
-        const df_vec near = vec_load_partial(x + first, df_min(DF_LANES, s->size - first));
-        df_vec sum = permuted(&table, v * entries, near);
-        for (int64_t t = 1; t < s->taps; t++)
-          sum += permuted(&table, v * entries + t * DF_LANES, near);
-        if (n == DF_LANES)
-          vec_store(y + o, sum);
+        const int64_t o = (done + v) * DF_LANES;
+        if (table.first[v] < 0)
+          gather_rows(s, o, df_min(s->results, o + DF_LANES), u, until);
+        else if (s->taps == 1)
+          permute_rows(1, s, &table, v, o, u, until);
+        else if (s->taps == 2)
+          permute_rows(2, s, &table, v, o, u, until);
         else
-          vec_store_partial(y + o, sum, n);
+          permute_rows(0, s, &table, v, o, u, until);
       }
     }
   }
