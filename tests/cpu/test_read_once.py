@@ -32,3 +32,30 @@ for m in range(2, 17):
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_products_of_few_rows_are_those_of_float64(isa):
     python_on(isa, "-c", COMPARED)
+
+
+SAME = """
+import numpy as np
+import dataflow as df
+
+random = np.random.default_rng(0)
+for k, n in ((50, 97), (769, 353), (17, 16000)):
+    x, w = random.standard_normal((30, k)).astype(np.float32), random.standard_normal((k, n)).astype(np.float32)
+    bias = random.standard_normal(n).astype(np.float32)
+
+    def product(rows):
+        g = df.GraphBuilder()
+        y = df.ops.matmul(g.input("x", df.float32, (rows, k)), g.input("w", df.float32, w.shape))
+        g.output("y", df.ops.add(y, g.input("b", df.float32, bias.shape)))
+        return df.Session(df.Model(g.build()), ["cpu"], threads=2).run({"x": x[:rows], "w": w, "b": bias})["y"]
+
+    packed = product(30)
+    for rows in range(5, 17):
+        np.testing.assert_array_equal(product(rows), packed[:rows])
+"""
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_a_row_has_the_same_bits_however_many_there_are(isa):
+    """Of a large operand some rows are read at a time; sums go on in the order in which they began."""
+    python_on(isa, "-c", SAME)

@@ -13,11 +13,14 @@
 #include "gemm/tile.h"
 
 enum {
-  K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
-  M_BLOCK = 420,     /* rows that can stay: 630 KiB */
-  N_BLOCK = 512,     /* a block of b is 768 KiB */
-  SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
-  ONE_SET = 1024,    /* floats from one line to the next of the same set */
+  K_BLOCK = 384,       /* a panel of a is 21 KiB, a panel of b 48 */
+  M_BLOCK = 420,       /* rows that can stay: 630 KiB */
+  N_BLOCK = 512,       /* a block of b is 768 KiB */
+  CACHED = 256 * 1024, /* elements of b that stay in the second cache from run to run */
+  STREAMS = 16,        /* rows of a larger b that are read at a time, as memory is read best */
+  SUMS = 32,           /* tiles whose sums are kept then */
+  SMALL = 64 * 1024,   /* multiply-adds below which a second thread does not pay */
+  ONE_SET = 1024,      /* floats from one line to the next of the same set */
   ALIGN = 16
 };
 
@@ -148,22 +151,33 @@ static int is_read_once(const df_gemm *g) {
   return g->m <= DF_TILE_ROWS && g->k > 0 && g->b_col == 1 && !g->blocks && !g->b16;
 }
 
-/* One panel of a, packed, passes over b as it lies; only columns that fill no tile are packed. */
-static void pass_over_once(const work *w) {
+/* One panel of a, packed, passes over b as it lies, |steps| rows of it at a time. Where these
+ * aren't all, the sums of tiles lie in |floats| of scratch meanwhile, and a tile goes on from them:
+ * results are those of packed operands. Only columns that fill no tile are packed. */
+static void pass_over_once(const work *w, int64_t steps, int64_t floats) {
   const df_gemm *g = &w->gemm;
+  const int64_t tile_floats = g->m * DF_TILE_COLUMNS, full = g->n / DF_TILE_COLUMNS;
+  const int64_t together = df_max(1, steps < g->k ? df_min(SUMS, floats / tile_floats) : 1);
+  const df_tile tile = DF_NAME(df_strided_tiles)[g->m - 1];
   const float *a = panel_of(w, w->a, 0);
-  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
-    if (g->n - j < DF_TILE_COLUMNS) {
-      pack_columns(w, w->b, j, 0, g->k);
-      multiply_tile(w, 0, j, a, w->b, (df_gemm_ahead){0});
-      continue;
-    }
-    df_gemm_epilogue epilogue = g->epilogue;
-    epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
-    epilogue.b_step = g->b_row;
-    epilogue.a_step = DF_TILE_ROWS;
-    DF_NAME(df_strided_tiles)
-    [g->m - 1](g->k, a, g->b + j, g->c + j, g->c_row, DF_TILE_COLUMNS, &epilogue);
+  for (int64_t first = 0; first < full; first += together)
+    for (int64_t p = 0; p < g->k; p += steps)
+      for (int64_t i = first; i < df_min(full, first + together); i++) {
+        const int64_t j = i * DF_TILE_COLUMNS, count = df_min(steps, g->k - p);
+        const int32_t ends = p + count == g->k;
+        float *sums = w->b + (i - first) * tile_floats;
+        df_gemm_epilogue epilogue = ends ? g->epilogue : (df_gemm_epilogue){0};
+        epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
+        epilogue.begun = p ? sums : NULL;
+        epilogue.b_step = g->b_row;
+        epilogue.a_step = DF_TILE_ROWS;
+        tile(count, a + p * DF_TILE_ROWS, g->b + p * g->b_row + j, ends ? g->c + j : sums,
+             ends ? g->c_row : DF_TILE_COLUMNS, DF_TILE_COLUMNS, &epilogue);
+      }
+  const int64_t j = full * DF_TILE_COLUMNS;
+  if (j < g->n) {
+    pack_columns(w, w->b, j, 0, g->k);
+    multiply_tile(w, 0, j, a, w->b, (df_gemm_ahead){0});
   }
 }
 
@@ -256,7 +270,7 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
                 .b = scratch + by.a};
       df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));
       if (once)
-        pass_over_once(&w);
+        pass_over_once(&w, task.k * task.n > CACHED ? STREAMS : w.gemm.k, by.b);
       else if (by.rows_stay)
         pass_over_rows(&w);
       else

@@ -25,7 +25,10 @@ typedef struct df_gemm_epilogue {
   const float *add;         /* like c, added before relu; may be c */
   int32_t accumulate;       /* c is added to, not overwritten */
   float high;               /* see |vec_activate| */
-  df_gemm_ahead ahead;
+  union {
+    df_gemm_ahead ahead;
+    const float *begun; /* where b is read as it lies, sums of the steps before; null for none */
+  };
   union {           /* what a tile reads as it lies, a by rows or b */
     int64_t a_row;  /* distance of two rows of a whose steps lie together */
     int64_t b_step; /* distance of two steps of b */

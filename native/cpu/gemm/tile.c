@@ -57,9 +57,13 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
     a.anchor[i] = from + 3 * i * epilogue->a_row;
   const int64_t b_step = strided ? epilogue->b_step : vectors * DF_LANES;
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
-  FOR_EACH sum[i][j] = vec_zero();
+  if (strided && epilogue->begun) {
+    FOR_EACH sum[i][j] = vec_load(epilogue->begun + i * DF_TILE_COLUMNS + j * DF_LANES);
+  } else {
+    FOR_EACH sum[i][j] = vec_zero();
+  }
   int64_t p = 0;
-  if (epilogue->ahead.next) {
+  if (!strided && epilogue->ahead.next) {
     const char *next = epilogue->ahead.next;
     for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
 #pragma GCC unroll 4

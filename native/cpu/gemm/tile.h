@@ -34,7 +34,7 @@ extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 /* By number of rows less one: a as for df_tiles, DF_TILE_COLUMNS columns of b whose steps are
- * epilogue->b_step apart. */
+ * epilogue->b_step apart. Sums go on from epilogue->begun, whose rows are DF_TILE_COLUMNS apart. */
 extern const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS];
 
 #endif
