@@ -75,12 +75,14 @@ class Call:
 
 
 def last_uses(plan: Plan, names: Collection[str]) -> Mapping[str, Position]:
-    """The last step or transfer that reads or writes each of some stored tensors, by the names of their arenas."""
+    """The last step or transfer that reads or writes each of some stored tensors, or states in scratch memory."""
     arenas = {index: arena.name for index, arena in enumerate(plan.arenas) if arena.name in names}
+    passing = {plan.kept[name].value: name for name in names if name in plan.kept}
     found: dict[str, Position] = {}
     for index, item in enumerate(plan.items):
         for number, step in enumerate(item.steps if isinstance(item, Segment) else [item]):
             for operand in operands_of(step):
-                if operand.arena in arenas:
-                    found[arenas[operand.arena]] = index, number
+                name = arenas.get(operand.arena) or passing.get(operand.value)
+                if name is not None:
+                    found[name] = index, number
     return found

@@ -49,10 +49,10 @@ class Gradients(Mapping[str, Array]):
         self._programs.set_gradient(name, array)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._programs.trained)
+        return iter(self._programs.own)
 
     def __len__(self) -> int:
-        return len(self._programs.trained)
+        return len(self._programs.own)
 
     def _check(self, name: str) -> None:
         if not self._pending():

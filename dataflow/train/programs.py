@@ -15,7 +15,7 @@ from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
 from ..host.limits import limited
 from ..ir.plan import Plan
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
 from ..model import Model
 from .binding.making import Making
 from .binding.ready import Ready, call
@@ -93,6 +93,7 @@ class Programs(GatedSteps):
         with limited(self.engine.devices.account, "the step"):
             self._begin()
             program, batch = self._making.micro_batch(batch, first, draw)
+            self._last_step, self._cotangent = program, 1.0
             terms = self._run(program, batch)
         self._accumulates, self._squares = True, float(terms[SQUARES])
         return terms
@@ -169,6 +170,10 @@ class Programs(GatedSteps):
         if kept is None:
             raise InputError("backward: there is no forward() whose values it could read; call forward(batch) before")
         with limited(self.engine.devices.account, "the backward program"):
+            if self.passes_gradients:
+                self._last_step, self._cotangent = kept.program, cotangent
+                call(kept.program, kept.arguments, kept.results, stage=(BACKWARD, BACKWARD))
+                return {SQUARES: np.asarray(float(kept.results[SQUARES]) * cotangent**2)}
             held = {} if cotangent == 1.0 or kept.first else self.gradients()
             for name, array in held.items():
                 self._trained.write(ACCUMULATOR + name, np.zeros_like(array))
@@ -254,6 +259,7 @@ class Programs(GatedSteps):
         """
         self._begin()
         made = {"joint": self._making.profiled(batch), "optimizer": self._optimizer_step(hyper, 1.0)}
+        self._last_step, self._cotangent = made["joint"][0], 1.0
         kept = {key.removeprefix("parameters/"): array for key, array in self.state().items()}
         try:
             return {
@@ -274,6 +280,10 @@ class Programs(GatedSteps):
         """The newest plan of forward and backward."""
         return [program.plan for (kind, _), program in self.engine.programs.items() if kind[0] == "joint"][-1]
 
+    def gradient_type(self, name: str) -> TensorType:
+        """The type of a trained parameter's gradient."""
+        return self.joint_plan().kept[self._trained.key_of(ACCUMULATOR + name)].type
+
     def end_steps(self) -> None:
         """Gives the memory back that only programs need; none can run any more, and the newest weights are there."""
         self.discard()
@@ -289,6 +299,12 @@ class Programs(GatedSteps):
         self.engine.close()
 
     # ---- how they run ---------------------------------------------------------------------------------
+
+    def allocate_own(self) -> None:
+        """Makes the optimizer's program, and with it the tensors that it reads and writes."""
+        hyper, squares = np.zeros(self._making.updates.hyper_size, np.float32), self._making.updates.reads_squares
+        with limited(self.engine.devices.account, "the optimizer's step"):
+            self._making.optimizer(hyper, 1.0, frozenset(), 0.0 if squares else None)
 
     def _optimizer_step(
         self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()

@@ -90,7 +90,8 @@ class Stepper(LogicalBatch):
             batch, counts = self._share(batch)
             begun = self.processes is not None  # others may have begun
             try:
-                with self._together(self._pending + 1 >= self.accumulate, counts):
+                last = self._pending + 1 >= self.accumulate or self.programs.passes_gradients
+                with self._together(last, counts):
                     arguments = self._begin("step", batch)
                     begun = True
                     if may_wait and self._at_once and self._prepare(arguments):
@@ -168,7 +169,7 @@ class Stepper(LogicalBatch):
             if forward is None:
                 raise InputError("backward: no forward() waits for it; call forward(batch) before each backward()")
             try:
-                with self._together():
+                with self._together(self.programs.passes_gradients):
                     squares = self.programs.backward(cotangent)
                     self._forward = None
                     self._check_gradients({**forward.terms, **squares}, forward.batch)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import dataflow as df
+from dataflow.train.joint import ACCUMULATOR
 from dataflow.train.parallel import gradient_sums
 
 gradient_sums.BUCKET = 100  # bytes: each gradient of the network has its own
@@ -65,8 +66,11 @@ def main() -> None:
     weights = {name: trainer.model.parameters[name].array for name in ("a", "b")}
     figures = {"loss": history.steps["loss"], "norm": history.steps["gradient_norm"], "held": history["val_loss"]}
     kept = sum(p.memory.get("state", 0) for name, p in trainer.plans().items() if name == "optimizer")
+    tensors = trainer.programs.engine.variables._tensors
+    accumulated = sum(t.operand.type.nbytes for name, t in tensors.items() if name.startswith(ACCUMULATOR))
     loaded = len(trainer.programs._trained._loaded)
-    np.savez(f"{target}.{rank}.npz", begun=max(begun, default=0), kept=kept, loaded=loaded, **figures, **weights)
+    more = {"begun": max(begun, default=0), "kept": kept, "accumulated": accumulated, "loaded": loaded}
+    np.savez(f"{target}.{rank}.npz", **more, **figures, **weights)
 
 
 def go_on(trainer: df.Trainer, rank: int) -> None:

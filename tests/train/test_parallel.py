@@ -59,9 +59,13 @@ def test_processes_train_as_one_does(ranks, batch_size, accumulate, epochs, shar
         for name in ("a", "b"):
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-4, atol=1e-6)
             np.testing.assert_array_equal(found[name], together[0][name])
-    if shard == "-":
-        assert all(found["begun"] == 2 for found in together)  # sums, before backward ended
-    else:
+    begun = [
+        found["begun"].item() for found in together
+    ]  # sums, before backward ended, but for the one without samples
+    assert sorted(begun) == [0] * (ranks - batch_size) + [2] * min(ranks, batch_size)
+    if shard == "gradients":
+        sizes = [0, 0, alone["b"].nbytes, alone["a"].nbytes]  # whose owners alone add up its gradients
+        assert sorted(found["accumulated"].item() for found in together) == sizes
         # Each of two owners has a parameter, its gradient and two moments.
         assert sorted(found["kept"].item() for found in together) == [
             0,

@@ -134,10 +134,8 @@ class Making:
             values: names of outputs and inner values that are returned too.
         """
         kind, given, make, decided = self._of_micro_batch(batch, first, draw, values)
-        ready = (
-            self._ready(kind, given, make, decided) if self.sums is None else self._marked(kind, given, make, decided)
-        )
-        return ready, given
+        ready = self._ready if self.sums is None else self._marked
+        return ready(kind, given, make, decided), given
 
     @decided_again
     def profiled(self, batch: Mapping[str, Array]) -> tuple[Program, Mapping[str, Array]]:
@@ -158,13 +156,15 @@ class Making:
     def _of_micro_batch(
         self, given: Mapping[str, Array], first: bool, draw: int, values: tuple[str, ...]
     ) -> tuple[tuple[Any, ...], Mapping[str, Array], Make, Decided]:
+        passing = self.shards is not None and self.shards.gradients
+        first = first or passing  # owners add them up
         batch, decided = self._in_training({**given, **self._drawn(draw)}, first)
-        resolved = self._resolve(given, decided) if self.trained.owners is None else None
+        resolved = self._resolve(given, decided, passing=passing) if self.trained.owners is None else None
 
         def make(sizes: Sizes) -> Graph:
             if resolved and first and not values and not self.frozen:
                 return resolved
-            return self._joint(given, decided, sizes, first, values, self.frozen)
+            return self._joint(given, decided, sizes, first, values, self.frozen, passing=passing)
 
         return ("joint", first, *values), batch, make, decided
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...execute.marks import Marks, Position
-from ...ir.types import Array
+from ...ir.types import Array, TensorType
 from .collectives import BUCKET, Collectives, Sharding
 from .shards import Shards
 
@@ -43,16 +43,24 @@ class GradientSums:
         collectives: the processes.
         trained: the parameters.
         buckets: the same in every process.
+        types: of the gradients, by parameter.
         read: gives the gradient of a parameter, where it lies or as a copy.
-        write: replaces it.
+        held: gives what its owner has of it, of the micro-batches before.
+        write: replaces that by the sum.
+        adds: to what owners have.
+        absent: this process has no gradients, since it had no samples or failed.
         spans: when each bucket's sum began and ended, of the last sums; by ``time.perf_counter``.
     """
 
     collectives: Collectives
     trained: tuple[str, ...]
     buckets: tuple[Bucket, ...]
+    types: Mapping[str, TensorType]
     read: Read
+    held: Read
     write: Write
+    adds: bool = False
+    absent: bool = False
     spans: list[tuple[float, float]] = field(default_factory=list)
     _begun: list[Future[float]] = field(default_factory=list)
     _open: bool = False
@@ -94,7 +102,7 @@ class GradientSums:
         self._begun += [self._thread.submit(self._sum, bucket) for bucket in self.buckets[len(self._begun) : count]]
 
     def finish(self) -> float:
-        """Waits for the sums, begun or not; the sum of the squares of all of them."""
+        """Waits for the sums, begun or not; the sum of the squares of those that this process has."""
         if not self._open:
             self.spans = []
         try:
@@ -102,16 +110,11 @@ class GradientSums:
             squares = sum(future.result() for future in self._begun)
         finally:
             self._begun, self._open = [], False
-        if any(bucket.owner is not None for bucket in self.buckets):
-            total = np.array([squares])
-            self.collectives.sum(total)
-            squares = float(total[0])
         return squares
 
     def _sum(self, bucket: Bucket) -> float:
         begin = time.perf_counter()
-        held = [self.read(name) for name in bucket.names]
-        joined = np.concatenate([array.reshape(-1) for array in held])
+        joined = np.concatenate([self._gradient(name).reshape(-1) for name in bucket.names])
         owns = bucket.owner in (None, self.collectives.rank)
         if bucket.owner is None:
             self.collectives.sum(joined)
@@ -119,11 +122,17 @@ class GradientSums:
             assert isinstance(self.collectives, Sharding)
             self.collectives.sum_to(joined, bucket.owner)
         if owns:
-            ends = np.cumsum([array.size for array in held])[:-1]
-            for name, array, total in zip(bucket.names, held, np.split(joined, ends), strict=True):
-                self.write(name, total.reshape(array.shape))
+            if self.adds:
+                joined += np.concatenate([self.held(name).reshape(-1) for name in bucket.names])
+            ends = np.cumsum([self.types[name].elements for name in bucket.names])[:-1]
+            for name, total in zip(bucket.names, np.split(joined, ends), strict=True):
+                self.write(name, total.reshape(self.types[name].sizes))
         self.spans.append((begin, time.perf_counter()))
         return float(np.square(joined, dtype=np.float64).sum()) if owns else 0.0
+
+    def _gradient(self, name: str) -> Array:
+        type_ = self.types[name]
+        return np.zeros(type_.sizes, type_.dtype.numpy) if self.absent else self.read(name)
 
     def close(self) -> None:
         """Ends the thread."""

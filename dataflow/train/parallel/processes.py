@@ -78,19 +78,29 @@ class Processes:
         sums = self._sums if last and self._is_current() else None
         error: BaseException | None = None
         try:
-            if sums is not None and counts:
-                sums.open()
+            if sums is not None:
+                sums.adds, sums.absent = self._summed, False
+                if counts:
+                    sums.open()
             yield
         except BaseException as failed:
             error = failed
         if sums is not None:
-            self._programs.set_squares(sums.finish())
-            self._summed = True
+            self._finish(sums, counts and error is None)
         try:
             agree(self.collectives, error, self._interrupts.arrived)
         except KeyboardInterrupt:
             self.stopped = True
             raise
+        if last and sums is None and self._programs.passes_gradients:
+            self._finish(self._newly_agreed(), counts)
+
+    def _finish(self, sums: GradientSums, present: bool) -> None:
+        """Ends the sums of a micro-batch, to which this process has something to add where it is ``present``."""
+        sums.adds = self._summed and self._programs.passes_gradients
+        sums.absent = not present and self._programs.passes_gradients
+        self._programs.set_squares(sums.finish())
+        self._summed = True
 
     def joined(self, terms: Mapping[str, Array], kept: Iterable[str] = ()) -> dict[str, Array]:
         """The terms of all shares of a micro-batch; those ``kept`` stay those of this process."""
@@ -107,13 +117,12 @@ class Processes:
 
     def sum_gradients(self) -> None:
         """Replaces the gathered gradients by their sums over all processes, where that isn't done."""
-        if self._summed:
-            return
-        if self._sums is None or not self._is_current():
-            if self._sums is not None:
-                self._sums.close()
-            self._sums = self._agreed_sums()
-        self._programs.set_squares(self._sums.finish())
+        if not self._summed:
+            self._finish(self._sums if self._sums is not None and self._is_current() else self._newly_agreed(), True)
+        if self._programs.passes_gradients:
+            squares = np.array([self._programs.squares()])  # of those of this process
+            self.collectives.sum(squares)
+            self._programs.set_squares(float(squares[0]))
 
     def send_parameters(self) -> None:
         """Gives the parameters that their owners updated to all processes."""
@@ -126,20 +135,30 @@ class Processes:
     def _is_current(self) -> bool:
         return self._sums is not None and self._sums.trained == self._programs.trained
 
-    def _agreed_sums(self) -> GradientSums:
-        programs = self._programs
+    def _newly_agreed(self) -> GradientSums:
+        """Sums of the gradients that there are now, in an order that all processes agree on."""
+        if self._sums is not None:
+            self._sums.close()
+        programs, plan = self._programs, self._programs.joint_plan()
         trained = programs.trained
-        uses = last_uses(programs.joint_plan(), {ACCUMULATOR + name for name in trained})
+        uses = last_uses(plan, {ACCUMULATOR + name for name in trained})
         completed = sorted(trained, key=lambda name: uses.get(ACCUMULATOR + name, (0, 0)))
-        sums = GradientSums(
+
+        def held(name: str) -> Array:
+            return programs.view(ACCUMULATOR + name)
+
+        if programs.passes_gradients:
+            programs.allocate_own()
+        self._sums = programs.sums = GradientSums(
             self.collectives,
             trained,
             agreed_buckets(self.collectives, completed, self._sizes, self.shards),
-            lambda name: programs.view(ACCUMULATOR + name),
+            {name: programs.gradient_type(name) for name in trained},
+            programs.passed if programs.passes_gradients else held,
+            held,
             lambda name, array: programs.set_tensor(ACCUMULATOR + name, array),
         )
-        programs.sums = sums
-        return sums
+        return self._sums
 
     # ---- state ----------------------------------------------------------------------------------------
 

@@ -254,6 +254,9 @@ class LogicalBatch(Evaluator):
             return self.programs.begin_step(arguments, frozen=self.updates.frozen(self.steps + 1), **self._draw())
         if counts:
             return self.programs.forward_backward(arguments, first=first, **self._draw())
+        if self.programs.passes_gradients:  # none of them is sent
+            terms = self.programs.forward_backward(arguments, first=first, **self._draw())
+            return {name: np.zeros_like(term) for name, term in terms.items()}
         terms, _ = self.programs.forward(arguments, first=first, values=(), **self._draw())
         return {name: np.zeros_like(term) for name, term in (terms | self.programs.backward(0.0)).items()}
 

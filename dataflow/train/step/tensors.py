@@ -29,6 +29,7 @@ class StepTensors:
         self._making, self.engine, self._trained = making, making.engine, making.trained
         self._accumulates = True  # the last micro-batch has its gradients in accumulators
         self._last_step: Ready | None = None  # otherwise the program whose arena has them, if they are still there
+        self._cotangent = 1.0  # of the loss, by which what ``passed`` gives is still to be multiplied
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
     @property
@@ -63,18 +64,36 @@ class StepTensors:
         """Names of the parameters that the loss depends on, but for frozen ones; known after the first micro-batch."""
         return self._making.names
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those whose accumulated gradients this process has: all, or where owners alone have them its own."""
+        return self.shards.own(self.trained) if self.passes_gradients and self.shards else self.trained
+
+    @property
+    def passes_gradients(self) -> bool:
+        """Gradients of a micro-batch lie in scratch memory, and their owners, who may be other processes, add them."""
+        return self.shards is not None and self.shards.gradients
+
     # ---- gradients ------------------------------------------------------------------------------------
 
     def gradients(self) -> dict[str, Array]:
-        """The accumulated gradients (sums over the logical batch so far), by parameter."""
-        return {name: self.gradient(name) for name in self.trained}
+        """The accumulated gradients (sums over the logical batch so far), by parameter; those of ``own``."""
+        return {name: self.gradient(name) for name in self.own}
+
+    def passed(self, name: str) -> Array:
+        """A copy of a parameter's gradient of the last micro-batch of this process; see ``passes_gradients``."""
+        assert self._last_step is not None
+        found = self._last_step.kept(self._trained.key_of(ACCUMULATOR + name))
+        return found if self._cotangent == 1.0 else found * found.dtype.type(self._cotangent)
 
     def gradient(self, name: str) -> Array:
         """A copy of the accumulated gradient of a trained parameter.
 
         Raises:
-            InputError: another program ran in the memory where it was.
+            InputError: another program ran in the memory where it was, or another process has it.
         """
+        if name not in self.own and self.shards is not None:
+            raise InputError(f"the gradient of {name!r} is in the process of rank {self.shards.owner[name]} alone")
         found = self._gradient(name)
         return found if self.scale == 1.0 else found * found.dtype.type(1.0 / self.scale)
 

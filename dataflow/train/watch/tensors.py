@@ -36,7 +36,7 @@ def _arrays(trainer: Stepper, of: str, names: Sequence[str] | str, batch: Mappin
     weight = trainer.gradient_weight
     if weight == 0.0:
         raise InputError("statistics: there are no gradients before the first step")
-    known = set(trainer.programs.trained)
+    known = set(trainer.programs.own)
     return {name: trainer.programs.gradient(name) / weight for name in chosen if name in known}
 
 
