@@ -24,8 +24,7 @@ WITHOUT = {
     "add_requantized",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared
-    "ctc_loss_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
-    "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad", "cofactor",
+    "ctc_loss_grad", "lstm_grad", "gru_grad", "rnn_grad", "max_roi_pool_grad", "cofactor",
     # of operands of 16 bits, which a pass makes of products behind their gradients
     "matmul_rounded",
     # a loss and its gradient, which a pass makes of the two

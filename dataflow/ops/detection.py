@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import GradientError
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, MultiOp, Op
@@ -88,12 +89,21 @@ def _align_grad_infer(
     return TensorType(dy.dtype, tuple(input_shape))
 
 
+def _align_second(node: Node, u: Value) -> tuple[Value, None, None, None]:
+    """Of means it is the adjoint of pooling."""
+    if node.attributes["mode"] == "max":
+        raise GradientError(f"{node.describe()}: the largest samples of regions have no second derivatives")
+    how = {key: value for key, value in node.attributes.items() if key != "input_shape"}
+    return roi_align(u, *node.inputs[1:3], **how), None, None, None
+
+
 roi_align_grad: Op = Op(
     "roi_align_grad",
     ("dy", "rois", "batch", "x?"),
     _align_grad_infer,
     outputs=("dx",),
     attributes={"input_shape": REQUIRED, **_ALIGN},
+    gradient=_align_second,
     doc="each dy added to the elements that its bin read, by their weights; to the one that was largest for max",
 )
 

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import GradientError
 from ..ir.dims import Dim, Shape
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import add, mul
+from .arithmetic import add, div, floor, mul, sub
 from .conv import check_window, window_size
 from .infer import alike, builder_for, need, need_float, need_shape, operand, same_dtype
 from .linalg import matmul, swapped
-from .shape import reshape, slice_, transpose
+from .reduce import reduce_sum
+from .shape import concat, reshape, slice_, transpose
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # per axis
 PADDINGS = ("zeros", "border", "reflection")
@@ -84,12 +86,20 @@ def _grad_input_infer(dy: TensorType, grid: TensorType, *, input_shape: Shape, *
     return TensorType(dy.dtype, tuple(input_shape))
 
 
+def _grad_input_gradient(node: Node, u: Value) -> tuple[Value, Value]:
+    """It is the adjoint of sampling: its product with u is that of dy with samples of u."""
+    dy, grid = operand(node, 0), operand(node, 1)
+    how = {key: value for key, value in node.attributes.items() if key != "input_shape"}
+    return grid_sample(u, grid, **how), grid_sample_grad_grid(dy, u, grid, **how)
+
+
 grid_sample_grad_input: Op = Op(
     "grid_sample_grad_input",
     ("dy", "grid"),
     _grad_input_infer,
     outputs=("dx",),
     attributes={"input_shape": REQUIRED, **_ATTRIBUTES},
+    gradient=_grad_input_gradient,
     cost=_cost,
     doc="each dy added to the elements that its sample read, by their weights",
 )
@@ -101,12 +111,79 @@ def _grad_grid_infer(dy: TensorType, x: TensorType, grid: TensorType, **how: Any
     return grid
 
 
+# Between two whole positions along an axis a sample is a polynomial of the position t behind the first: that through
+# its values at these. Three times its coefficients are exact in every dtype.
+NODES = {"linear": (0.0, 1.0), "cubic": (0.0, 0.25, 0.5, 1.0)}
+
+
+def _basis_slopes(nodes: Sequence[float], order: int) -> list[np.ndarray[Any, Any]]:
+    """A derivative of each polynomial that is 3 at one node and 0 at the others: coefficients, the highest first."""
+    polynomials = (np.poly([o for o in nodes if o != n]) * 3 / np.prod([n - o for o in nodes if o != n]) for n in nodes)
+    return [np.polyder(polynomial, order) for polynomial in polynomials]
+
+
+def _at(t: Value, polynomial: np.ndarray[Any, Any]) -> Value:
+    """A polynomial's value, by Horner."""
+    found = mul(t, 0.0)
+    for coefficient in polynomial:
+        found = add(mul(found, t), float(coefficient))
+    return found
+
+
+def _slope_gradient(node: Node, v: Value) -> tuple[Value, Value, Value]:
+    """Along an axis the slope is a sum of samples at fixed positions, each times a slope of a polynomial."""
+    dy, x, grid = (operand(node, i) for i in range(3))
+    how = dict(node.attributes)
+    if any(isinstance(n, Dim) for n in x.type.shape[2:]):
+        raise GradientError(f"{node.describe()}: second derivatives need fixed sizes; x is {x.type}")
+    sizes, rank = list(reversed(x.type.sizes[2:])), grid.type.rank  # in the order of the grid's numbers
+    if how["mode"] == "nearest":
+        return mul(dy, 0.0), mul(x, 0.0), mul(grid, 0.0)
+    normalized, aligned = how["normalized"], how["align_corners"]
+    steps = [((n - 1 if aligned else n) / 2) if normalized else 1.0 for n in sizes]  # elements per unit of the grid
+    begins = [((n - 1) / 2) if normalized else 0.0 for n in sizes]
+    how["normalized"] = False
+    columns = [_column(grid, k) for k in range(len(sizes))]
+    at = [add(mul(c, step), begin) for c, step, begin in zip(columns, steps, begins, strict=True)]
+    ddy: Value = mul(dy, 0.0)
+    dx: Value = mul(x, 0.0)
+    slopes: list[Value] = [mul(c, 0.0) for c in columns]
+    nodes = NODES[how["mode"]]
+    for k, step in enumerate(steps):
+        first = floor(at[k])
+        t, weight = sub(at[k], first), div(mul(_column(v, k), step), 3.0)
+        for number, slope, bend in zip(nodes, _basis_slopes(nodes, 1), _basis_slopes(nodes, 2), strict=True):
+            moved = concat(*[add(first, number) if i == k else a for i, a in enumerate(at)], axis=rank - 1)
+            samples = grid_sample(x, moved, **how)
+            factor = _per_sample(mul(weight, _at(t, slope)))
+            ddy = add(ddy, mul(samples, factor))
+            dx = add(dx, grid_sample_grad_input(mul(dy, factor), moved, input_shape=x.type.shape, **how))
+            along = grid_sample_grad_grid(mul(dy, factor), x, moved, **how)
+            shared = reshape(reduce_sum(mul(dy, samples), axes=(1,), keepdims=False), shape=weight.type.shape)
+            bent = mul(mul(mul(shared, weight), _at(t, bend)), step)
+            slopes = [add(s, bent if i == k else mul(_column(along, i), steps[i])) for i, s in enumerate(slopes)]
+    return ddy, dx, concat(*slopes, axis=rank - 1)
+
+
+def _column(grid: Value, k: int) -> Value:
+    """Number k of each position: (N, ..., 1)."""
+    shape = grid.type.shape
+    starts, stops = (*(0,) * (len(shape) - 1), k), (*shape[:-1], k + 1)
+    return slice_(grid, starts=starts, stops=stops, steps=(1,) * len(shape))
+
+
+def _per_sample(column: Value) -> Value:
+    """(N, ..., 1) as (N, 1, ...), for all channels."""
+    return reshape(column, shape=(column.type.shape[0], 1, *column.type.shape[1:-1]))
+
+
 grid_sample_grad_grid: Op = Op(
     "grid_sample_grad_grid",
     ("dy", "x", "grid"),
     _grad_grid_infer,
     outputs=("dgrid",),
     attributes=_ATTRIBUTES,
+    gradient=_slope_gradient,
     cost=_cost,
     doc="per position the sum over channels of dy and the slope of x along each axis; zero for nearest elements",
 )

@@ -28,7 +28,7 @@ def _pools() -> list[Sample]:
         rows.append(Sample(ops.roi_align, (maps, regions, batch), how, gradient=(0,)))
         read = maps if mode == "max" else None
         back = {"input_shape": (2, 3, 7, 9), **how}
-        rows.append(Sample(ops.roi_align_grad, (dy, regions, batch, read), back))
+        rows.append(Sample(ops.roi_align_grad, (dy, regions, batch, read), back, gradient=() if read else (0,)))
     large = {"size": (2, 1), "sampling_ratio": 20}
     rows.append(Sample(ops.roi_align, (x(1, 40, 30, 30), _regions(9, 30, 30), i(9, high=1)), large))
     # as many bins as make it worth to have the channels last, and samples of a bin in several tables

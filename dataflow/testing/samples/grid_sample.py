@@ -37,8 +37,8 @@ def _three(image: tuple[int, ...], positions: tuple[int, ...], how: dict[str, An
     grid, dy = x(*positions), x(*image[:2], *positions[1:-1])
     return [
         Sample(ops.grid_sample, (x(*image), grid), how, gradient=small),
-        Sample(ops.grid_sample_grad_input, (dy, grid), {"input_shape": image, **how}),
-        Sample(ops.grid_sample_grad_grid, (dy, x(*image), grid), how),
+        Sample(ops.grid_sample_grad_input, (dy, grid), {"input_shape": image, **how}, gradient=small),
+        Sample(ops.grid_sample_grad_grid, (dy, x(*image), grid), how, gradient=(*small, 2) if small else ()),
     ]
 
 
