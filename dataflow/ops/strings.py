@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ..ir.dims import Size
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, bool_, int64, string
@@ -21,7 +24,7 @@ def _concat_infer(a: TensorType, b: TensorType) -> TensorType:
 string_concat: Op = Op("string_concat", ("a", "b"), _concat_infer, doc="a and behind it b, broadcast as in NumPy")
 
 
-def _case_infer(x: TensorType, *, case: str) -> TensorType:
+def _case_infer(x: TensorType, *, case: str, ascii_only: bool) -> TensorType:
     _need_strings("string_case", x)
     need(case in ("lower", "upper"), f"string_case: case is {case!r}; expected 'lower' or 'upper'")
     return x
@@ -31,8 +34,9 @@ string_case: Op = Op(
     "string_case",
     ("x",),
     _case_infer,
-    attributes={"case": REQUIRED},
-    doc="x in lower or upper case, character by character; one whose other case is several characters stays",
+    attributes={"case": REQUIRED, "ascii_only": False},
+    doc="x in lower or upper case, character by character; one whose other case is several characters stays, and with "
+    "``ascii_only`` all but those of ASCII",
 )
 
 
@@ -79,4 +83,46 @@ regex_full_match: Op = Op(
     doc="whether all of an element matches ``pattern``, in Python's syntax of regular expressions",
 )
 
-OPS = (string_concat, string_case, string_split_count, string_split, regex_full_match)
+_TOKENS = {"patterns": REQUIRED, "separates": False, "least": 1}
+
+
+def _token_count_infer(x: TensorType, *, patterns: Sequence[str], separates: bool, least: int) -> TensorType:
+    _need_strings("string_token_count", x)
+    need(len(patterns) > 0 and (separates or len(patterns) == 1), "string_token_count: expected a pattern of tokens")
+    need(least >= 1, f"string_token_count: least is {least}; expected at least 1")
+    return TensorType(int64, x.shape)
+
+
+string_token_count: Op = Op(
+    "string_token_count",
+    ("x",),
+    _token_count_infer,
+    attributes=_TOKENS,
+    doc="how many tokens string_tokens finds in each element",
+)
+
+
+def _tokens_infer(x: TensorType, *, count: Size, fill: str, first: str, last: str, **tokens: Any) -> TensorType:
+    _token_count_infer(x, **tokens)
+    return TensorType(string, (*x.shape, count))
+
+
+string_tokens: Op = Op(
+    "string_tokens",
+    ("x",),
+    _tokens_infer,
+    attributes={**_TOKENS, "count": REQUIRED, "fill": "", "first": "", "last": ""},
+    doc="the tokens of each element along a new last axis of ``count``, filled up with ``fill``: the longest matches "
+    "of a pattern in Python's syntax from left to right, or what several that separate leave, one after the other; "
+    "tokens of fewer than ``least`` characters don't count; around them stand ``first`` and ``last``, if any",
+)
+
+OPS = (
+    string_concat,
+    string_case,
+    string_split_count,
+    string_split,
+    regex_full_match,
+    string_token_count,
+    string_tokens,
+)

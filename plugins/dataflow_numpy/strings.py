@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,13 @@ def _concat(attributes: Attributes, a: Array, b: Array) -> Array:
 
 def _case(attributes: Attributes, x: Array) -> Array:
     change = str.lower if attributes["case"] == "lower" else str.upper
+    only = attributes["ascii_only"]
+
+    def kept(character: str) -> bool:
+        return bool(only) and not character.isascii()
 
     def changed(text: str) -> str:
-        return "".join(c if len(other := change(c)) != 1 else other for c in text)
+        return "".join(c if kept(c) or len(other := change(c)) != 1 else other for c in text)
 
     return _each(changed, x, object)
 
@@ -61,6 +65,64 @@ def _split(attributes: Attributes, x: Array) -> Array:
 def _regex(attributes: Attributes, x: Array) -> Array:
     pattern = re.compile(attributes["pattern"])
     return _each(lambda text: pattern.fullmatch(text) is not None, x, np.bool_)
+
+
+# ---- tokens ------------------------------------------------------------------------------------------
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of matches, each the longest from the leftmost beginning.
+
+    Python takes the first alternative that fits; longer ones are tried where a pattern has several.
+    """
+    several = "|" in pattern.pattern or sum(map(pattern.pattern.count, "*+?{")) > 1
+    at = 0
+    while at <= len(text) and (found := pattern.search(text, at)) is not None:
+        start, stop = found.span()
+        if several:
+            longer = (end for end in range(len(text), stop, -1) if pattern.fullmatch(text, start, end))
+            stop = next(longer, stop)
+        yield start, stop
+        at = max(stop, start + 1)
+
+
+def _tokens_of(attributes: Attributes) -> Callable[[str], list[str]]:
+    patterns = [re.compile(pattern) for pattern in attributes["patterns"]]
+    least = attributes["least"]
+
+    def between(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+        at = 0
+        for start, stop in _matches(pattern, text):
+            yield text[at:start]
+            at = max(stop, start + 1)
+        yield text[at:]
+
+    def tokens(text: str) -> list[str]:
+        if not attributes["separates"]:
+            return [text[a:b] for a, b in _matches(patterns[0], text) if b - a >= least]
+        kept = [text]
+        for pattern in patterns:
+            kept = [token for joined in kept for token in between(pattern, joined) if len(token) >= least]
+        return kept
+
+    return tokens
+
+
+def _token_count(attributes: Attributes, x: Array) -> Array:
+    tokens = _tokens_of(attributes)
+    return _each(lambda text: len(tokens(text)), x, np.int64)
+
+
+def _tokens(attributes: Attributes, x: Array) -> Array:
+    tokens, count = _tokens_of(attributes), attributes["count"]
+    before, behind = ([attributes[key]] if attributes[key] else [] for key in ("first", "last"))
+    found = np.full((x.size, count), attributes["fill"], object)
+    for row, text in enumerate(x.reshape(-1) if count else ()):
+        marked = [*before, *tokens(text), *behind]
+        if len(marked) > count:
+            raise InputError(f"string_tokens: element {row} has {len(marked)} tokens; count is {count}")
+        found[row, : len(marked)] = marked
+    return found.reshape(*x.shape, count)
 
 
 # ---- numbers ------------------------------------------------------------------------------------------
@@ -125,4 +187,6 @@ KERNELS: dict[str, Code] = {
     "string_split_count": _split_count,
     "string_split": _split,
     "regex_full_match": _regex,
+    "string_token_count": _token_count,
+    "string_tokens": _tokens,
 }

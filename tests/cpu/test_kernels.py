@@ -11,7 +11,10 @@ from tests.support import kit_on
 HOST_DRIVEN = {"if_", "loop"}
 # Binding makes constants of these, and strings and images are the host's.
 BEFORE = {"deferred", "sizes"}
-HOST = {"regex_full_match", "string_case", "string_concat", "string_split", "string_split_count"}
+HOST = {"regex_full_match", "string_case", "string_concat", "string_split", "string_split_count"} | {
+    "string_token_count",
+    "string_tokens",
+}
 HOST |= {"image_size", "decode_image"}
 
 

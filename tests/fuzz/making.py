@@ -29,7 +29,8 @@ GROWING = {"exp", "matmul", "conv", "pow", "cumsum", "reduce_prod", "sinh", "cos
 LEFT_OUT = {
     "read_shape", "nonzero", "sgd_step", "adamw_step", "max_pool_grad", "loop", "scan", "if_", "attention_grad",
     "bitcast", "encode_blocks",
-    "tree_ensemble", "string_concat", "string_case", "string_split", "string_split_count", "regex_full_match",
+    "tree_ensemble", "string_concat", "string_case", "string_split", "string_split_count",
+    "string_token_count", "string_tokens", "regex_full_match",
 }  # fmt: skip
 
 

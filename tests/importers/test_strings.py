@@ -41,10 +41,15 @@ def same(nodes, feeds, outputs, shapes=None, opset=20):
 
 @pytest.mark.parametrize("case_sensitive", [0, 1])
 @pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
-@pytest.mark.parametrize("words", [("Hello", "the", "The", "", "a b", "x"), ("the", "THE")])
+@pytest.mark.parametrize("words", [("Hello", "the", "The", "", "Él é", "X"), ("the", "THE")])
 def test_string_normalizer(words, action, case_sensitive):
     feeds = {"x": np.array([words], object)}
-    of = {"case_change_action": action, "is_case_sensitive": case_sensitive, "stopwords": ["The", "x"], "locale": "C"}
+    of = {
+        "case_change_action": action,
+        "is_case_sensitive": case_sensitive,
+        "stopwords": ["The", "x", "ÉL É"],
+        "locale": "C",
+    }
     same([node("StringNormalizer", ["x"], ["y"], **of)], feeds, [("y", TEXT)], {"x": (1, "n")})
 
 
@@ -54,6 +59,38 @@ def test_string_split(delimiter, limit):
     feeds = {"x": texts("a,b,,c", " x  y z ", "abab", "é,").reshape(2, 2)}
     outputs = [("y", TEXT), ("n", INT)]
     same([node("StringSplit", ["x"], ["y", "n"], **delimiter, **limit)], feeds, outputs, {"x": (2, "n")})
+
+
+TOKENS = [
+    {"separators": [""]},
+    {"separators": [" "]},
+    {"separators": [" ", ","], "mincharnum": 2},
+    {"separators": ["b|bc", "d*"]},
+    {"tokenexp": "."},
+    {"tokenexp": "[a-zé]+"},
+    {"tokenexp": "a|ab|c+?", "mincharnum": 2},
+    {"tokenexp": "x"},
+]
+
+
+@pytest.mark.parametrize("mark", [0, 1])
+@pytest.mark.parametrize("how", TOKENS, ids=str)
+def test_tokenizer(how, mark):
+    """Matches are the longest from the leftmost beginning, as RE2 has them where it is asked to."""
+    attributes = {"mark": mark, "pad_value": "#", "mincharnum": 1, **how}
+    tokenizer = node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **attributes)
+    feeds = {"x": texts("ab abc, dcd", "é, a", "", "bcccb")}
+    outputs = [("y", TEXT)]
+    same([tokenizer], feeds, outputs, {"x": ("n",)})
+    same([tokenizer], {"x": feeds["x"].reshape(2, 2)}, outputs, {"x": ("n", 2)})
+
+
+def test_patterns_of_tokens_that_look_ahead_are_refused():
+    attributes = {"mark": 0, "pad_value": "#", "mincharnum": 1, "tokenexp": "a$|b"}
+    tokenizer = node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **attributes)
+    proto = onnx_model([tokenizer], [("x", TEXT, [2])], [("y", TEXT, None)])
+    with pytest.raises(df.ModelError, match="looks at what is behind"):
+        load_bytes(proto.SerializeToString())
 
 
 def test_strings_move_and_compare_as_numbers_do():

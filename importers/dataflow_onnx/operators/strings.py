@@ -72,19 +72,24 @@ def StringNormalizer(
     if locale[:2] in ("tr", "az", "lt"):
         raise ModelError(f"locale {locale!r} has other rules for upper and lower case, which are not supported")
     words = ops.reshape(value, shape=(shape[-1],))
+    ascii_only = locale.partition(".")[0] in ("C", "POSIX")
     if stopwords:
-        words = _without(c, words, stopwords, bool(is_case_sensitive))
+        words = _without(c, words, stopwords, bool(is_case_sensitive), ascii_only)
     if case_change_action != "NONE":
-        words = ops.string_case(words, case=case_change_action.lower())
+        words = ops.string_case(words, case=case_change_action.lower(), ascii_only=ascii_only)
     return ops.reshape(words, shape=(1, words.type.shape[0])) if len(shape) == 2 else words
 
 
-def _without(c: Importer, words: Value, stopwords: Sequence[str], case_sensitive: bool) -> Any:
+def _lower(word: str, ascii_only: bool) -> str:
+    return word.encode().lower().decode() if ascii_only else word.lower()  # bytes have the case of ASCII alone
+
+
+def _without(c: Importer, words: Value, stopwords: Sequence[str], case_sensitive: bool, ascii_only: bool) -> Any:
     """The words that are no stop words, in order; one empty string where none is left."""
     g = c.builder
-    stops = stopwords if case_sensitive else [word.lower() for word in stopwords]
+    stops = list(stopwords) if case_sensitive else [_lower(word, ascii_only) for word in stopwords]
     keys = g.constant(_sorted_keys(stops, object))
-    compared = words if case_sensitive else ops.string_case(words, case="lower")
+    compared = words if case_sensitive else ops.string_case(words, case="lower", ascii_only=ascii_only)
     kept = ops.equal(ops.find(compared, keys), number(g, keys.type.elements, int64))
     left = ops.reduce_sum(ops.cast(kept, to=int64), axes=(0,), keepdims=1)
     none = ops.equal(left, number(g, 0, int64))

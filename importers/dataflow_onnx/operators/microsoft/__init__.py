@@ -25,6 +25,7 @@ from . import (
     recurrent,
     shape,
     softmax,
+    strings,
 )
 
 _FAMILIES = (
@@ -46,6 +47,7 @@ _FAMILIES = (
     recurrent,
     shape,
     softmax,
+    strings,
 )
 COLLECTORS: tuple[Collector, ...] = (
     *(family.operator for family in _FAMILIES),
