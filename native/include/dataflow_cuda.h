@@ -14,6 +14,8 @@
 
 #include <cuda_runtime.h>
 
+enum { DF_MOST_BLOCKS = 0x7fffffff }; /* of a grid */
+
 /* DF_OK, or why the launch before this was refused. */
 static inline df_status df_launched(const df_call *call, const char *kernel) {
   cudaError_t status = cudaGetLastError();
@@ -49,10 +51,11 @@ static inline df_status df_launched(const df_call *call, const char *kernel) {
       *static_cast<type(*) sizes>(standin_shared_array(&name##_key, #name, sizeof(type sizes)))
 #endif
 
-/* Blocks of |per_block| that cover |count|; at least one. */
+/* Blocks of |per_block| that cover |count|; at least one. More than a grid has are so many that the
+ * launch is refused: a part of them would leave the rest of the result as it was. */
 static inline unsigned df_blocks(int64_t count, int64_t per_block) {
   int64_t blocks = (count + per_block - 1) / per_block;
-  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 0x7fffffff ? 0x7fffffff : blocks);
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > DF_MOST_BLOCKS ? UINT32_MAX : blocks);
 }
 
 /* Notes that |value| is not in [-limit, limit), or is not wanted for another reason that the kernel

@@ -7,19 +7,30 @@ import signal
 import subprocess
 import sys
 
-from tests.cuda.huge import CASES
+import dataflow as df
+from tests.cuda.huge import CASES, FAMILIES, RANDOM
 from tests.cuda.test_standin import compiled
 
-MEMORY = 96 << 30  # of which little is touched
+MEMORY = 192 << 30  # of which little is touched
 SPARSE = {"STANDIN_BLOCKS": "edges", "STANDIN_MEMORY": str(MEMORY)}
 
 
 def test_the_last_rows_are_those_of_a_small_operand(standin):
     given = {"DATAFLOW_CUDA_LIBRARY": str(standin.path), "DATAFLOW_CUBLASLT": "", "DATAFLOW_CUDNN": ""}
-    command = [sys.executable, "-m", "tests.cuda.huge"]
+    names = [*CASES, *((*FAMILIES, RANDOM) if os.environ.get("DATAFLOW_EVERY_VARIANT") else ())]
+    command = [sys.executable, "-m", "tests.cuda.huge", *names]
     done = subprocess.run(command, env={**os.environ, **given, **SPARSE}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == list(CASES)
+    assert done.stdout.splitlines() == names
+
+
+def test_more_lines_than_a_grid_has_blocks_are_left_to_others(standin_registry):
+    g = df.GraphBuilder()
+    for rows in (2**31, 2**31 - 1):
+        g.output(f"y{rows}", df.ops.topk(g.input(f"x{rows}", df.float32, (rows, 1)), k=1, axis=1)[0])
+    (kernel,) = standin_registry.kernels["cuda"]["topk"]
+    reasons = [kernel.refuses(node) for node in g.build().nodes]
+    assert reasons == ["there are more lines than blocks of a grid", None]
 
 
 def test_an_index_of_32_bits_faults_and_one_of_64_does_not(standin, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.planning.offsets import values_apart
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import BASIC, VARIANTS
 from tests.cuda import launching
@@ -34,6 +35,26 @@ def test_threads_in_reverse_order_agree_too(op, standin, standin_registry):
         assert not failures(op, standin_registry, ("plain",))
     finally:
         standin.reverse(False)
+
+
+def test_an_index_out_of_range_writes_nothing_beside_the_workspace(cuda):
+    g = df.GraphBuilder()
+    operands = (
+        g.input("dy", df.float32, (2, 4)),
+        g.input("index", df.int64, (4, 1)),
+        g.input("weight", df.float32, (4, 1)),
+    )
+    g.output("dx", g.add(df.ops.resample_grad, operands, {"axis": 1, "size": 3}).outputs[0])
+    ones = {"dy": np.ones((2, 4), np.float32), "weight": np.ones((4, 1), np.float32)}
+    with values_apart():
+        session = df.Session(df.Model(g.build()), devices=["cuda", "cpu"], registry=cuda)
+        with pytest.raises(df.InputError, match="60 is out of range"):
+            session.run({**ones, "index": np.array([[0], [60], [2], [2]])})
+        found = session.run({**ones, "index": np.array([[0], [1], [2], [2]])})["dx"]
+    np.testing.assert_array_equal(found, [[1, 1, 2]] * 2)
+    assert [bound.damage() for program in session._loaded().engine.programs.values() for bound in program.bounds] == [
+        None
+    ]
 
 
 # Ops without a kernel for CUDA, which run on the CPU beside it.

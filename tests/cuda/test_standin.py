@@ -97,6 +97,7 @@ OK, LARGE, FOREIGN = "no error", "invalid argument", "invalid resource handle"
         ),
         ("writes_memory_of_a_peer", [f"launch: {OK}", f"wait: {OK}"]),
         ("reads_what_another_block_left", [f"launch: {OK}", "0 c7c7c7c7"]),
+        ("wants_more_blocks_than_a_grid_has", ["launch: invalid configuration argument"]),
         ("reads_a_copy_before_it_waits", [f"launch: {OK}", "ffffffff 1010101"]),
     ],
 )

@@ -193,8 +193,9 @@ static const char *accepts(const df_node *node) {
   const df_operand *dy = node->inputs[0], *dx = node->outputs[0];
   if (dx->rank < 3)
     return "there is no spatial axis";
+  /* An int counts a block beyond the last output. */
   if (df_product(dx->shape, 2, dx->rank) > INT32_MAX ||
-      df_product(dy->shape, 2, dy->rank) > INT32_MAX)
+      df_product(dy->shape, 2, dy->rank) > INT32_MAX - RUN)
     return "a plane has more elements than an int32 index can name";
   return nullptr;
 }

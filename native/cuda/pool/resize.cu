@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(DF_BLOCK) string_together(sampling s) {
     }
     __syncthreads();
     const int some = static_cast<int>(df_min(DF_BLOCK, entries - base));
-    for (int k = 0; k < some; k++) {
+    for (int k = 0; k < some && own < s.size; k++) { /* an index may be that of a thread behind */
       if (tile[k] != own)
         continue;
       *(last < 0 ? &s.first[own] : &s.next[last]) = static_cast<int32_t>(base + k);

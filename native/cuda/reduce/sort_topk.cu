@@ -148,6 +148,9 @@ static const char *accepts(const df_node *node) {
   for (int32_t axis = 0; axis < x->rank; axis++)
     if (x->shape[axis] > UINT32_MAX)
       return "a line has more elements than 32 bits can count";
+  const int64_t size = x->rank ? x->shape[df_axis(node, DF_TOPK_AXIS, x->rank)] : 1;
+  if (size > 0 && df_operand_elements(x) / size > DF_MOST_BLOCKS)
+    return "there are more lines than blocks of a grid";
   return nullptr;
 }
 

@@ -29,6 +29,10 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t mos
 bool sparse();
 extern long long blocks_run; /* the one that runs among them */
 
+/* memset and memmove which leave zeros that aren't there away: sparse.cpp. */
+void set_bytes(void *to, int value, size_t bytes);
+void copy_bytes(void *to, const void *from, size_t bytes);
+
 /* ---- The shared memory of a block: shared.cpp ----------------------------------------------- */
 
 /* Noise, as on a card, in a block's dynamic shared memory; its arrays get it when they are named.

@@ -139,7 +139,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   }
   put(stream, [=] {
     opened one(source), other(target); /* a copy needs no access from card to card */
-    memmove(to, from, bytes);
+    copy_bytes(to, from, bytes);
   });
   if (kind == cudaMemcpyDeviceToHost && !is_pinned(to))
     return cudaStreamSynchronize(stream);
@@ -152,7 +152,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return fail(sticky);
   if (!is_of_card(stream))
     return fail(cudaErrorInvalidResourceHandle);
-  put(stream, [=] { memset(to, value, bytes); });
+  put(stream, [=] { set_bytes(to, value, bytes); });
   return cudaSuccess;
 }
 

@@ -127,6 +127,10 @@ extern "C" void reads_matrices_from_where_no_row_may_begin() {
 
 __global__ static void nothing() {}
 
+extern "C" void wants_more_blocks_than_a_grid_has() {
+  launch(stream_of(0), df_blocks((int64_t{DF_MOST_BLOCKS} + 1) * 32, 32), 0, nothing);
+}
+
 static cudaStream_t capturing() {
   cudaStream_t stream = stream_of(0);
   cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
