@@ -78,8 +78,19 @@ def operand_bytes(operand: Operand | None) -> int:
     return math.prod(sizes) * operand.type.dtype.bits // 8
 
 
+def is_in_place(before: Operand | None, after: Operand | None) -> bool:
+    """Whether a result lies where an operand does."""
+    return None not in (before, after) and (before.arena, before.offset) == (after.arena, after.offset)
+
+
 def moved(step: Step) -> int:
-    """Bytes that a step reads and writes."""
+    """Bytes that a step reads and writes; of a table to whose rows others are added where it lies, as many as those."""
+    if step.node.op.name == "index_add" and len(step.inputs) > 2 and is_in_place(step.inputs[2], step.outputs[0]):
+        indices, rows = (operand_bytes(operand) for operand in step.inputs[:2])
+        table = operand_bytes(step.outputs[0])
+        assert step.inputs[1] is not None and step.outputs[0] is not None
+        named = rows * step.outputs[0].type.dtype.bits // step.inputs[1].type.dtype.bits
+        return indices + rows + 2 * min(named, table)
     written = sum(map(operand_bytes, step.outputs))
     read = {o: operand_bytes(o) for o in step.inputs if o is not None}
     if step.node.op.name in GATHERS and step.inputs[0] is not None:

@@ -77,22 +77,15 @@ def planning(trainer: df.Trainer) -> Iterator[None]:
 def plans_of(
     model: df.Model, batch: dict[str, np.ndarray], registry: Registry, storage: Storage = "float32"
 ) -> dict[str, Plan]:
-    """The plans of a micro-batch and of the optimizer."""
+    """The plan of a step of one micro-batch, update and all, as a card runs it."""
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     how: dict[str, Any] = {"devices": ["cuda", "cpu"], "registry": registry, "precision": PRECISIONS[storage]}
-    trainer = df.Trainer(model, optimizer=optimizer, metrics=[], storage=storage, **how)
-    found = {}
-    with planning(trainer):
-        for name, run in (
-            ("forward and backward", lambda: trainer.programs.forward_backward(batch, first=True)),
-            ("optimizer", lambda: trainer.programs.update(np.zeros(4, np.float32), 1.0)),
-        ):
-            try:
-                run()
-            except Planned as planned:
-                found[name] = planned.plan
-    trainer.close()
-    return found
+    with df.Trainer(model, optimizer=optimizer, metrics=[], storage=storage, **how) as trainer, planning(trainer):
+        try:
+            trainer.step(batch)
+        except Planned as planned:
+            return {"step": planned.plan}
+    raise SystemExit("a step made no plan")
 
 
 def count(plans: Mapping[str, Plan]) -> dict[tuple[str, str], list[int]]:

@@ -15,13 +15,14 @@ from .ir.graph import Graph, Initializer
 from .ir.kernel import HOST
 from .ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState
 from .ir.plan import Plan
-from .ir.types import DType
+from .ir.types import DType, bfloat16
 from .lower.lowering import lower
 from .lower.placement import targets_of
 from .passes.narrow_storage import narrow_storage
 from .passes.node_order import ordered_for_memory
 from .passes.pipeline import Context, Phase, run_phases
 from .passes.rounding.casts import absorb_casts
+from .passes.rounding.gradients import round_gradients
 from .planning.memory_goal import MemoryGoal, Searches, planned_within
 from .planning.planner import make_plan
 from .plugin.device import Precision, Refused
@@ -95,8 +96,10 @@ def lowered_graph(
     if storage is not None:
         graph = narrow_storage(graph, storage, mutable)
     if fusion:
-        refused = {name for name, _ in placement.pins.refused}
-        graph = absorb_casts(graph, targets_of(placement.pins, registry), refused)
+        refused, targets = {name for name, _ in placement.pins.refused}, targets_of(placement.pins, registry)
+        if storage == bfloat16 and precision == "bf16":
+            graph = round_gradients(graph, targets, refused)
+        graph = absorb_casts(graph, targets, refused)
     if ordered:
         graph = ordered_for_memory(graph)
     return lower(graph, placement.pins, registry, owners, state)

@@ -109,6 +109,26 @@ def test_traffic_counts_operands_once_and_rows_as_far_as_they_are_read(shared):
     assert {op: row for (_, op), row in table.items()} == expected
 
 
+def test_traffic_counts_rows_that_are_added_to_a_table_where_it_lies(shared):
+    import dataflow as df
+    from dataflow.ir.operand import Operand
+
+    model = shared("gpu_model")
+
+    def operand(offset, dtype, *shape):
+        type_ = df.TensorType(dtype, shape)
+        return Operand(0, offset, type_, tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape))), 0)
+
+    index, rows = operand(0, df.int64, 5), operand(64, df.bfloat16, 5, 8)
+    node = SimpleNamespace(op=df.ops.index_add)
+    sizes = {}
+    for offset in (1024, 65536):
+        table, added = operand(1024, df.float32, 1000, 8), operand(offset, df.float32, 1000, 8)
+        sizes[offset] = model.moved(SimpleNamespace(node=node, inputs=(index, rows, table), outputs=(added,)))
+    read = 5 * 8 + 5 * 8 * 2
+    assert sizes == {1024: read + 2 * 5 * 8 * 4, 65536: read + 2 * 1000 * 8 * 4}
+
+
 @pytest.mark.parametrize("name", ["shufflenet", "inception_v2"])
 def test_a_batch_of_two_is_two_of_one(shared, name):
     light = shared("light")

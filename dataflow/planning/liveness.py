@@ -22,13 +22,17 @@ def lifetimes(items: Sequence[LoweredItem], assigned: Container[BaseTensor]) -> 
 
 
 def share_in_place(
-    items: Sequence[LoweredItem], assigned: Container[BaseTensor], alive: dict[BaseTensor, tuple[int, int]]
+    items: Sequence[LoweredItem],
+    assigned: Container[BaseTensor],
+    passing: Container[BaseTensor],
+    alive: dict[BaseTensor, tuple[int, int]],
 ) -> dict[BaseTensor, BaseTensor]:
     """Results that take the bytes of an operand that dies where they are computed.
 
     Args:
         items: in order.
         assigned: base tensors that have an offset already.
+        passing: others that may be read when all items have run; nothing takes their bytes.
         alive: of the others; the life of a base tensor whose bytes are shared is prolonged.
 
     Returns:
@@ -46,7 +50,7 @@ def share_in_place(
             out, source = item.outputs[result], item.inputs[operand]
             if out is None or source is None or out.base in assigned or out.base in owner:
                 continue
-            if source.base in assigned or ends[source.base] != time or source.base in taken:
+            if source.base in assigned or source.base in passing or ends[source.base] != time or source.base in taken:
                 continue
             readers = sum(s is not None and s.base is source.base for s in item.inputs)
             if readers == 1 and _same_bytes(out, source) and alive[out.base][0] == time:
@@ -58,12 +62,12 @@ def share_in_place(
 
 
 def _same_bytes(out: Storage, source: Storage) -> bool:
-    """True when both are whole base tensors of one size and layout."""
+    """True when a whole base tensor has the size and layout of another one, or of what that begins with."""
     return (
-        source.offset == 0
+        source.offset == out.offset == 0
         and source.type.sizes == out.type.sizes
         and source.type.nbytes == out.type.nbytes
-        and source.base.type.nbytes == out.base.type.nbytes
+        and source.base.type.nbytes >= out.base.type.nbytes
         and source.strides == out.strides
         and source.base.memory == out.base.memory
     )

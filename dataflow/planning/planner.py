@@ -176,8 +176,7 @@ class _Planning:
         for base in self.passing:
             if base in alive:  # to the end, where it may be read
                 alive[base] = (alive[base][0], len(items) - 1)
-        taken = self.positions.keys() | self.passing
-        owner = share_in_place(items, taken, alive) if share_operands() else {}
+        owner = share_in_place(items, self.positions, self.passing, alive) if share_operands() else {}
         guests: dict[BaseTensor, list[BaseTensor]] = {}
         for base, whose in owner.items():
             guests.setdefault(whose, []).append(base)

@@ -92,9 +92,23 @@ def attention_grad(g, x, dy):
     return [("dx", ops.concat(*columns, axis=2))]
 
 
+def added_norm_grad(g, x, dy):
+    rows = x.type.sizes[:-1]
+    mean, inverse = (np.linspace(low, 2, int(np.prod(rows)), dtype=np.float32).reshape(rows) for low in (-1, 1))
+    long = x.type.sizes[-1] > 8192  # to which nothing is added
+    addend = None if long else ops.cast(g.input("addend", BF16, x.type.sizes), to=df.float32)
+    node = g.add(ops.layer_norm_grad, (dy, x, rows_of(x), mean, inverse, addend), {"axis": -1})
+    return [("dx", node.outputs[0]), *zip(("+dscale", "+dbias"), node.outputs[1:], strict=True)]
+
+
+def rows_added(g, x, dy):
+    indices = np.arange(x.type.sizes[0]) % 4
+    return [("+y", ops.index_add(indices, dy, size=7, axis=0))]
+
+
 ROWS = [(6, 768), (40, 36), (5, 9), (3, 1030), (200, 1024), (2, 9000)]
 HEADS = [(2, 70, 3, 3, 8), (1, 40, 3, 2, 7), (1, 66, 3, 1, 72)]
-CASES = [(op, shape) for op in (norm, norm_grad, gelu, gelu_sums, sums) for shape in ROWS]
+CASES = [(op, shape) for op in (norm, norm_grad, added_norm_grad, gelu, gelu_sums, sums, rows_added) for shape in ROWS]
 CASES += [(op, shape) for op in (attention, few_rows, transposed, cleared, attention_grad) for shape in HEADS]
 
 
@@ -102,15 +116,25 @@ CASES += [(op, shape) for op in (attention, few_rows, transposed, cleared, atten
 TRIED = [(op, shape, p) for op, shape in CASES for p in ("float32", "bf16") if p == "float32" or shape in HEADS]
 
 
+# And of gradients those of which what they are gradients by is stored so too.
+STORED = {gelu_sums: (True, False), attention_grad: (True, False), added_norm_grad: (True,), rows_added: (True,)}
+TRIED = [(*row, stored) for row in TRIED for stored in STORED.get(row[0], (False,))]
+
+
 @pytest.mark.parametrize(
-    ("op", "shape", "precision"), TRIED, ids=[f"{op.__name__}-{'x'.join(map(str, s))}-{p}" for op, s, p in TRIED]
+    ("op", "shape", "precision", "stored"),
+    TRIED,
+    ids=[f"{op.__name__}-{'x'.join(map(str, s))}-{p}{'-stored' * d}" for op, s, p, d in TRIED],
 )
-def test_the_bits_are_those_of_casts(op, shape, precision, cuda):
+def test_the_bits_are_those_of_casts(op, shape, precision, stored, cuda):
     g = df.GraphBuilder()
     x = ops.cast(g.input("x", BF16, shape), to=df.float32)
     slopes = (shape[0], shape[3], shape[1], shape[4]) if shape in HEADS else shape
-    needed = op in (norm_grad, gelu_sums, attention_grad)
-    for name, value in op(g, x, g.input("dy", df.float32, slopes) if needed else None):
+    dy = None
+    if op in (norm_grad, *STORED):
+        dy = g.input("dy", BF16 if stored else df.float32, slopes)
+        dy = ops.cast(dy, to=df.float32) if stored else dy
+    for name, value in op(g, x, dy):
         g.output(name.lstrip("+"), value if name[0] == "+" else ops.cast(value, to=BF16))
     graph, random = g.build(), np.random.default_rng(3)
     feeds = {v.name: random.standard_normal(v.type.sizes).astype(v.type.dtype.numpy) for v in graph.inputs}

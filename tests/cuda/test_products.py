@@ -364,6 +364,34 @@ def test_rounded_operands(refused, vendor):
         library.refuse()
 
 
+@pytest.mark.parametrize("refused", [(), ("bf16",)], ids=["the library", "our own kernel"])
+@pytest.mark.parametrize("ends", [(), ("bias",), ("bias", "addend")], ids=["plain", "bias", "addend"])
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_product_rounds_what_is_only_read_in_bfloat16(refused, ends, relu, vendor):
+    """Once, and it reads an addend of bfloat16; the library alone rounds the bias too."""
+    registry, library = vendor
+    a, b, rows = (3, 2, 20, 44), (3, 1, 44, 24), (3, 2, 20, 24)
+    g = df.GraphBuilder()
+    x, y = (g.input(name, bfloat16, shape) for name, shape in (("a", a), ("b", b)))
+    bias = g.input("bias", float32, b[-1:]) if "bias" in ends else None
+    addend = ops.cast(g.input("addend", bfloat16, rows), to=float32) if "addend" in ends else None
+    g.output("y", ops.cast(g.add(ops.matmul_rounded, (x, y, bias, addend), {"relu": relu}).outputs[0], to=bfloat16))
+    graph, random = g.build(), np.random.default_rng(7)
+    feeds = {v.name: random.standard_normal(v.type.sizes).astype(v.type.dtype.numpy) for v in graph.inputs}
+    try:
+        library.refuse(*refused)
+        how = {"devices": ["cuda"], "registry": registry}
+        fused, plain = df.Session(graph, **how), df.Session(graph, fuse=False, **how)
+        (found,) = fused.run(feeds).values()
+        assert ops_of(fused.plan()) == ["matmul_rounded"]
+        if bias is not None and not refused:
+            feeds["bias"] = feeds["bias"].astype(bfloat16.numpy).astype(np.float32)
+        (expected,) = plain.run(feeds).values()
+        assert found.tobytes() == expected.tobytes()
+    finally:
+        library.refuse()
+
+
 def rounding(monkeypatch):
     """Lets the smallest products read rounded operands."""
     monkeypatch.setattr(products_pass, "_LEAST_WORK", 1)
@@ -409,6 +437,47 @@ def test_a_training_in_bfloat16_follows_that_in_float32(storage, vendor, monkeyp
     np.testing.assert_allclose(losses[2], losses[0], rtol=2e-2)
     assert losses[2] != losses[0]
     assert losses[2][-1] < losses[2][0]
+
+
+def test_what_kernels_of_a_training_in_bfloat16_hand_to_each_other_is_stored_so(vendor, monkeypatch):
+    """Forward, as what waits for backward, and the gradients between products, norms and GELU; losses follow."""
+    registry, _ = vendor
+    rounding(monkeypatch)
+    random = np.random.default_rng(9)
+    g = df.GraphBuilder()
+
+    def parameter(name, *shape, scale=1.0):
+        return g.parameter(name, (scale * random.standard_normal(shape)).astype(np.float32))
+
+    def linear(value, name, rows):
+        inner = value.type.sizes[-1]
+        weight = ops.transpose(parameter(f"{name}.w", rows, inner, scale=inner**-0.5), perm=(1, 0))
+        return ops.add(ops.matmul(value, weight), parameter(f"{name}.b", rows, scale=0.1))
+
+    stream = linear(g.input("x", float32, (16, 24)), "in", 32)
+    for index in range(2):
+        rows = [parameter(f"{name}{index}", 32) for name in ("scale", "shift")]
+        normed = g.add(ops.layer_norm, (stream, *rows), {"axis": -1}).outputs[0]
+        stream = ops.add(stream, linear(ops.gelu(linear(normed, f"up{index}", 64)), f"down{index}", 32))
+    g.output("logits", linear(stream, "out", 8))
+    labels = random.integers(0, 8, 16)
+    batch = {"x": random.standard_normal((16, 24)).astype(np.float32), "labels": labels}
+    losses = {}
+    for how in ({}, {"precision": "bf16", "storage": "bfloat16"}):
+        trainer = df.Trainer(
+            df.Model(g.build()), optimizer=df.optim.SGD(lr=0.05), devices=["cuda", "cpu"], registry=registry, **how
+        )
+        losses[len(how)] = [float(trainer.step(batch)) for _ in range(6)]
+        steps = [step for plan in trainer.plans().values() for s in plan.segments for step in s.steps]
+        trainer.close()
+    np.testing.assert_allclose(losses[2], losses[0], rtol=3e-2)
+    assert losses[2][-1] < losses[2][0]
+    backward = {"layer_norm_grad": (0, 1), "gelu_grad_sums": (0, 1)}
+    found = [step for step in steps if step.node.op.name in backward]
+    assert len(found) >= 4
+    for step in found:
+        touched = [step.inputs[index] for index in backward[step.node.op.name]] + [step.outputs[0]]
+        assert {operand.type.dtype for operand in touched} == {bfloat16}, step.node.name
 
 
 def test_a_result_that_products_read_rounded_is_stored_so_for_its_gradient_too(vendor, monkeypatch):

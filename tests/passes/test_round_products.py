@@ -101,6 +101,20 @@ def test_a_value_is_rounded_where_it_is_made():
     assert [node.inputs[0].name for node in made.nodes if node.op is ops.cast][2] == made.nodes[3].outputs[0].name
 
 
+@pytest.mark.parametrize("also", [False, True])
+def test_what_products_alone_read_of_a_concat_is_joined_rounded(also):
+    g = df.GraphBuilder()
+    w = ops.concat(g.parameter("w", normal(500, 512)), np.zeros((12, 512), np.float32), axis=0)
+    g.output("y", ops.matmul(g.input("x", df.float32, (512, 512)), ops.transpose(w, perm=(1, 0))))
+    if also:
+        g.output("z", ops.neg(w))
+    made = round_products(g.build(), targets(), {"w"})
+    made.check()
+    (joined,) = (node for node in made.nodes if node.op is ops.concat)
+    assert joined.outputs[0].type.dtype == (df.float32 if also else df.bfloat16)
+    assert names(made).count("cast") == (2 if also else 3)
+
+
 def with_sum(*, also=False):
     """The gradients of a linear layer behind an op that makes what they read, through a view."""
     g = df.GraphBuilder()

@@ -21,6 +21,7 @@ from ...ops.cast import cast
 from ...ops.fused import matmul_bias, matmul_bias_relu
 from ...ops.linalg import matmul, matmul_rounded
 from ...ops.reduce import reduce_sum
+from ...ops.shape import concat
 from ..dead_code import eliminate_dead_code
 from .new_names import NewNames
 
@@ -73,7 +74,8 @@ class _Rounding:
     Attributes:
         stops: see ``Graph.stage_stops``.
         position: index of each node.
-        makers: see ``Graph.producers``.
+        makers, readers: see ``Graph``.
+        kept: values that aren't read by nodes alone.
         rounded: by value what it is in bfloat16.
         before, behind: new nodes by the index of the node that they stand before or behind.
         stored: new initializers.
@@ -83,7 +85,8 @@ class _Rounding:
         self.graph, self.targets, self.mutable = graph, targets, mutable
         self.stops = graph.stage_stops()
         self.position = {node: index for index, node in enumerate(graph.nodes)}
-        self.makers = graph.producers()
+        self.makers, self.readers = graph.producers(), graph.readers()
+        self.kept = {*graph.outputs.values(), *(state.after for state in graph.states)}
         self.names = NewNames(graph)
         self.rounded: dict[Value, Value] = {}
         self.before: dict[int, list[Node]] = {}
@@ -119,16 +122,14 @@ class _Rounding:
         Such are the gradient of a bias, beside the products that give the gradients of its neighbours, and that of
         attention, which reads its result.
         """
-        readers = self.graph.readers()
-        kept = {*self.graph.outputs.values(), *(state.after for state in self.graph.states)}
 
         def is_rounded(value: Value) -> bool:
             """Whether all that read a value, through views too, read it rounded."""
-            return value not in kept and all(
+            return value not in self.kept and all(
                 node in products
                 or self.reads_rounded(node) is value
                 or (node.op.view is not None and all(v is not None and is_rounded(v) for v in node.outputs))
-                for node in readers.get(value, ())
+                for node in self.readers.get(value, ())
             )
 
         made = {}
@@ -152,15 +153,12 @@ class _Rounding:
                 return self.rounded[base]
             view = self.makers[shown]
             assert view.inputs[0] is not None
-            inputs, half = (given(view.inputs[0]), *view.inputs[1:]), self.value(shown)
-            name = self.names.unique(f"{view.name}/{bfloat16}")
-            before.append(dataclasses.replace(view, name=name, inputs=inputs, outputs=(half,)))
+            half = self.value(shown)
+            before.append(self.moving(view, (given(view.inputs[0]), *view.inputs[1:]), half))
             return half
 
         again = Value(self.names.unique(f"{value.name}/again"), value.type, None)
-        to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": float32}))
-        name = self.names.unique(f"{node.name}/{float32}")
-        before.append(Node(cast, name, (given(value),), (again,), to, (), node.origin, node.pin))
+        before.append(self.cast_of(given(value), again, node))
         return dataclasses.replace(node, inputs=tuple([again if v is value else v for v in node.inputs]))
 
     def reads_rounded(self, node: Node) -> Value | None:
@@ -207,29 +205,48 @@ class _Rounding:
         return made
 
     def computed(self, value: Value, reader: int) -> Value:
-        """A cast where the value is made, if that is of the reader's stage; a view is a view of what is rounded."""
+        """A cast where the value is made, if that is of the reader's stage; a view is a view of what is rounded.
+
+        What products alone read of a concat is one of rounded operands, which casts give where it has them.
+        """
         maker, source = self.makers.get(value), self.source(value)
         like = self.graph.nodes[reader] if maker is None else maker
-        if source is not None and maker is not None:
-            given = self.operand(source, reader)
-            made = self.value(value)
-            new = dataclasses.replace(
-                maker,
-                name=self.names.unique(f"{maker.name}/{bfloat16}"),
-                inputs=(given, *maker.inputs[1:]),
-                outputs=(made,),
-            )
+        made, new = self.value(value), list[Node]()
+        if maker is not None and maker.op is concat and self.is_for_products(value):
+            new = [self.cast_of(v, self.value(v), like) for v in maker.inputs if v is not None]
+            new.append(self.moving(maker, tuple([node.outputs[0] for node in new]), made))
+        elif source is not None and maker is not None:
+            new.append(self.moving(maker, (self.operand(source, reader), *maker.inputs[1:]), made))
         else:
-            made = self.value(value)
-            to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": bfloat16}))
-            new = Node(
-                cast, self.names.unique(f"{like.name}/{bfloat16}"), (value,), (made,), to, (), like.origin, like.pin
-            )
+            new.append(self.cast_of(value, made, like))
         if maker is not None and source is None and self.stage(self.position[maker]) == self.stage(reader):
-            self.behind.setdefault(self.position[maker], []).append(new)
+            self.behind.setdefault(self.position[maker], []).extend(new)
         else:
-            self.before.setdefault(reader, []).append(new)
+            self.before.setdefault(reader, []).extend(new)
         return made
+
+    def is_for_products(self, value: Value) -> bool:
+        """Whether products alone read a value, through views too, all of them rounded."""
+        return value not in self.kept and all(
+            (node.op.view is not None and all(v is not None and self.is_for_products(v) for v in node.outputs))
+            or (
+                value in node.inputs[:2]
+                and self.is_even(node)
+                and with_rounded_operands(node, self.targets) is not None
+            )
+            for node in self.readers.get(value, ())
+        )
+
+    def cast_of(self, value: Value, result: Value, like: Node) -> Node:
+        to: Mapping[str, Attribute] = MappingProxyType(cast.complete({"to": result.type.dtype}))
+        name = self.names.unique(f"{like.name}/{result.type.dtype}")
+        return Node(cast, name, (value,), (result,), to, (), like.origin, like.pin)
+
+    def moving(self, maker: Node, inputs: tuple[Value | None, ...], result: Value) -> Node:
+        """A node that moves bfloat16 in place of float32."""
+        return dataclasses.replace(
+            maker, name=self.names.unique(f"{maker.name}/{bfloat16}"), inputs=inputs, outputs=(result,)
+        )
 
     def stage(self, index: int) -> int:
         return bisect.bisect_right(self.stops, index)

@@ -291,6 +291,6 @@ static const char *accepts(const df_node *node) {
 
 static const df_kernel records[] = {DF_CUDA_KERNEL(
     "attention_grad", "f32",
-    "~f32,~f32|bf16,f32,~f32|bf16,~f32|bf16,~f32|bf16,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
+    "~f32|bf16,~f32|bf16,f32,~f32|bf16,~f32|bf16,~f32|bf16,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
     nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(attention_grad, records);

@@ -26,9 +26,9 @@ struct columns {
 
 static inline int64_t bands_of(const columns &c) { return df_divide_up(c.rows, c.band); }
 
-template <int V, bool TANH, typename S, typename T>
-static __device__ __forceinline__ void grad_band(T *dx, float *partials, const float *dy,
-                                                 const S *x, const columns &c,
+template <int V, bool TANH, typename S, typename T, typename G>
+static __device__ __forceinline__ void grad_band(T *dx, float *partials, const G *dy, const S *x,
+                                                 const columns &c,
                                                  float (&shared)[VECTOR][DF_BLOCK]) {
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   const int warp = static_cast<int>(threadIdx.x) / DF_WARP;
@@ -42,12 +42,12 @@ static __device__ __forceinline__ void grad_band(T *dx, float *partials, const f
       float slope[V], by[V];
       if constexpr (V == VECTOR) {
         const float4 four = df_fetch_four(x + at);
-        const float4 other = *reinterpret_cast<const float4 *>(dy + at);
+        const float4 other = df_fetch_four(dy + at);
         slope[0] = four.x, slope[1] = four.y, slope[2] = four.z, slope[3] = four.w;
         by[0] = other.x, by[1] = other.y, by[2] = other.z, by[3] = other.w;
       } else {
         slope[0] = df_fetch(x + at);
-        by[0] = dy[at];
+        by[0] = df_fetch(dy + at);
       }
 #pragma unroll
       for (int k = 0; k < V; k++) {
@@ -74,9 +74,9 @@ static __device__ __forceinline__ void grad_band(T *dx, float *partials, const f
   }
 }
 
-template <bool TANH, typename S, typename T>
+template <bool TANH, typename S, typename T, typename G>
 __global__ void __launch_bounds__(DF_BLOCK)
-    grad_and_sum(T *dx, float *partials, const float *dy, const S *x, columns c, int vector) {
+    grad_and_sum(T *dx, float *partials, const G *dy, const S *x, columns c, int vector) {
   DF_SHARED_ARRAY(float, shared, [VECTOR][DF_BLOCK]);
   if (vector)
     grad_band<VECTOR, TANH>(dx, partials, dy, x, c, shared);
@@ -94,12 +94,12 @@ static columns columns_of(const int64_t *shape, int32_t rank) {
   return c;
 }
 
-template <typename S, typename T> static df_status run_to(const df_call *call) {
+template <typename S, typename T, typename G> static df_status run_from(const df_call *call) {
   const df_tensor *x = call->inputs[1];
   const columns c = columns_of(x->shape, x->rank);
   T *dx = df_out<T>(call, 0);
   float *partials = static_cast<float *>(call->workspace);
-  const float *dy = df_in<const float>(call, 0);
+  const G *dy = df_in<const G>(call, 0);
   const S *from = df_in<const S>(call, 1);
   if (c.count == 0)
     return DF_OK;
@@ -112,15 +112,20 @@ template <typename S, typename T> static df_status run_to(const df_call *call) {
                   static_cast<unsigned>(bands_of(c)));
   if (c.rows > 0) {
     const df_status status = df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")
-                                 ? DF_LAUNCH(call, (grad_and_sum<true, S, T>), grid, DF_BLOCK, 0,
+                                 ? DF_LAUNCH(call, (grad_and_sum<true, S, T, G>), grid, DF_BLOCK, 0,
                                              dx, partials, dy, from, c, int{even})
-                                 : DF_LAUNCH(call, (grad_and_sum<false, S, T>), grid, DF_BLOCK, 0,
-                                             dx, partials, dy, from, c, int{even});
+                                 : DF_LAUNCH(call, (grad_and_sum<false, S, T, G>), grid, DF_BLOCK,
+                                             0, dx, partials, dy, from, c, int{even});
     if (status)
       return status;
   }
   return df_join_partials(call, df_out<float>(call, 1), nullptr, partials, c.count, c.count,
                           bands_of(c));
+}
+
+template <typename S, typename T> static df_status run_to(const df_call *call) {
+  return call->inputs[0]->dtype == DF_BFLOAT16 ? run_from<S, T, uint16_t>(call)
+                                               : run_from<S, T, float>(call);
 }
 
 template <typename S> static df_status run_of(const df_call *call) {
@@ -139,6 +144,6 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 }
 
 static const df_kernel records[] = {
-    DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32,f32|bf16->f32|bf16,f32", "0<0,0<1",
+    DF_CUDA_KERNEL("gelu_grad_sums", "f32", "f32|bf16,f32|bf16->f32|bf16,f32", "0<0,0<1",
                    .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(activation_sums, records);

@@ -83,11 +83,15 @@ int64_t df_matmul_float_node(const df_node *node, df_gemm *out) {
   const df_gemm_end end = out->end;
   *out = make(&floats[0], &floats[1], &c);
   out->end = end;
-  return df_floats_bytes(df_elements(&a)) + df_floats_bytes(df_elements(&b));
+  return df_floats_bytes(df_elements(&a)) + df_floats_bytes(df_elements(&b)) +
+         (c.dtype == DF_BFLOAT16 ? df_floats_bytes(df_elements(&c)) : 0);
 }
 
-df_status df_matmul_as_floats(const df_call *call, float *floats, df_gemm *out) {
-  int64_t strides[2][DF_WALK_RANK];
+/* Of a result of bfloat16 float32 is made behind the factors, to which an addend is converted. */
+df_status df_matmul_run_as_floats(const df_call *call, df_gemm *out, float *floats) {
+  const df_gemm_end end = out->end;
+  const df_tensor *y = call->outputs[0];
+  int64_t strides[2][DF_WALK_RANK], result_strides[DF_WALK_RANK];
   df_tensor made[2];
   for (int i = 0; i < 2; i++) {
     const df_tensor *from = call->inputs[i];
@@ -97,8 +101,22 @@ df_status df_matmul_as_floats(const df_call *call, float *floats, df_gemm *out) 
     if (status)
       return status;
   }
-  *out = make(&made[0], &made[1], call->outputs[0]);
-  return DF_OK;
+  *out = make(&made[0], &made[1], y);
+  out->end = end;
+  const bool halves = y->dtype == DF_BFLOAT16;
+  df_status status = DF_OK;
+  if (halves)
+    out->c = floats;
+  if (halves && end.add) {
+    out->end.add = floats;
+    status = df_fill_floats(call, *call->inputs[3], df_floats_of(*y, floats, result_strides));
+  }
+  df_gemm_plan(out);
+  if (!status)
+    status = df_gemm_run(call, out, call->workspace);
+  return status || !halves
+             ? status
+             : df_round_floats(call, static_cast<uint16_t *>(y->data), floats, df_elements(y));
 }
 
 const char *df_matmul_accepts(const df_node *node) {

@@ -1,5 +1,5 @@
 /* map/floats.h: operands of bfloat16 as contiguous floats in the workspace, for kernels that read
- * nothing else. */
+ * nothing else, and floats rounded to bfloat16. */
 #ifndef DF_CUDA_MAP_FLOATS_H
 #define DF_CUDA_MAP_FLOATS_H
 #include "map/map.h"
@@ -7,6 +7,10 @@
 
 struct df_bfloat_to_float {
   __device__ float operator()(uint16_t x) const { return df_from_bfloat(x); }
+};
+
+struct df_float_to_bfloat {
+  __device__ uint16_t operator()(float x) const { return df_to_bfloat(x); }
 };
 
 /* Bytes that so many floats take, behind which anything is aligned. */
@@ -41,6 +45,15 @@ static inline df_status df_fill_floats(const df_call *call, const df_tensor &fro
                    df_blocks(n, DF_BLOCK), DF_BLOCK, 0, df_bfloat_to_float{},
                    static_cast<float *>(floats.data), n, walk,
                    static_cast<const uint16_t *>(from.data));
+}
+
+/* to[i] = from[i], rounded, for i < n. */
+static inline df_status df_round_floats(const df_call *call, uint16_t *to, const float *from,
+                                        int64_t n) {
+  if (n == 0)
+    return DF_OK;
+  return DF_LAUNCH(call, (df_map_flat<1, df_float_to_bfloat, uint16_t, float>),
+                   df_blocks(n, DF_BLOCK), DF_BLOCK, 0, df_float_to_bfloat{}, to, n, 0u, from);
 }
 
 #endif

@@ -23,9 +23,10 @@ enum {
 };
 
 struct row_norm_grad {
-  float *dx;                                         /* may be null, dy, x or the addend */
-  const void *x;                                     /* float or bfloat16 */
-  const float *dy, *scale, *mean, *inverse, *addend; /* of dx; may be null */
+  void *dx;                            /* may be null, dy, x or the addend */
+  const void *x, *dy;                  /* float or bfloat16 each */
+  const void *addend;                  /* of dx; may be null; as dy and dx are stored */
+  const float *scale, *mean, *inverse; /* the scale may be null */
   float *sums; /* [partial][2][n]: dscale, dbias; null when nobody wants them */
   int64_t partials;
   int32_t center;
@@ -79,7 +80,7 @@ static __device__ __forceinline__ void scale_slopes(float (&dy)[DF_HELD], const 
 /* dx of the rows of a block: its number, partials behind that, ...; elements beyond the row are 0
  * in dy and x^. Blocks of at most |most| threads: what is held takes more registers than the
  * largest blocks have. */
-template <typename S, int most, bool held, bool VECTOR = false>
+template <typename S, typename G, int most, bool held, bool VECTOR = false>
 __global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
     grad_rows(row_norm_grad s, df_rows plan) {
   DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
     const int64_t end = plan.n, rounds = held ? 1 : plan.n, origin = row * plan.n;
     float dy[DF_HELD], x[DF_HELD], sum = 0.0f, with_x = 0.0f;
     for (int64_t base = 0; base < rounds; base += round) {
-      df_row_load<VECTOR>(dy, s.dy + origin, plan, base, end, lane, 0.0f);
+      df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, base, end, lane, 0.0f);
       df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, base, end, lane, mean);
 #pragma unroll
       for (int k = 0; k < DF_HELD; k++) {
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
     const float slope = df_group_join(with_x, 0.0f, scratch, df_add{}, plan.group) / count;
     for (int64_t base = 0; base < rounds; base += round) {
       if (!held) {
-        df_row_load<VECTOR>(dy, s.dy + origin, plan, base, end, lane, 0.0f);
+        df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, base, end, lane, 0.0f);
         df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, base, end, lane, mean);
         scale_slopes<VECTOR>(dy, s, plan, base, lane);
 #pragma unroll
@@ -130,12 +131,13 @@ __global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
       for (int k = 0; k < DF_HELD; k++)
         dy[k] = inverse * (dy[k] - middle - x[k] * slope);
       if (most == GRAD_BLOCK && s.addend) { /* the longest rows have no registers for it */
-        df_row_load<VECTOR>(x, s.addend + origin, plan, base, end, lane, 0.0f);
+        df_row_load<VECTOR>(x, static_cast<const G *>(s.addend) + origin, plan, base, end, lane,
+                            0.0f);
 #pragma unroll
         for (int k = 0; k < DF_HELD; k++)
           dy[k] += x[k];
       }
-      df_row_store<VECTOR>(s.dx + origin, dy, plan, base, end, lane);
+      df_row_store<VECTOR>(static_cast<G *>(s.dx) + origin, dy, plan, base, end, lane);
     }
   }
   if (!held || !s.sums)
@@ -154,7 +156,7 @@ static __device__ __forceinline__ float4 slopes(const row_norm_grad &s, const df
 }
 
 /* The same by groups of up to a warp, which hold their rows and need no barriers. */
-template <typename S, bool VECTOR, int HELD>
+template <typename S, typename G, bool VECTOR, int HELD>
 __global__ void __launch_bounds__(WARP_BLOCK, VECTOR ? warp_blocks(HELD) : 1)
     grad_rows_in_warps(row_norm_grad s, df_rows plan) {
   DF_SHARED_ARRAY(float, joined, [2][HELD * DF_WARP]);
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(WARP_BLOCK, VECTOR ? warp_blocks(HELD) : 1)
     const int64_t end = live ? plan.n : 0;
     const int left = live ? static_cast<int>(plan.n) : 0;
     float dy[HELD], x[HELD], sum = 0.0f, with_x = 0.0f;
-    df_row_load<VECTOR>(dy, s.dy + origin, plan, 0, end, lane, 0.0f);
+    df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, 0, end, lane, 0.0f);
     df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, 0, end, lane, mean);
 #pragma unroll
     for (int k = 0; k < HELD; k += 4) {
@@ -196,12 +198,12 @@ __global__ void __launch_bounds__(WARP_BLOCK, VECTOR ? warp_blocks(HELD) : 1)
     for (int k = 0; k < HELD; k++)
       dy[k] = inverse * (dy[k] - middle - x[k] * slope);
     if (s.addend) {
-      df_row_load<VECTOR>(x, s.addend + origin, plan, 0, end, lane, 0.0f);
+      df_row_load<VECTOR>(x, static_cast<const G *>(s.addend) + origin, plan, 0, end, lane, 0.0f);
 #pragma unroll
       for (int k = 0; k < HELD; k++)
         dy[k] += x[k];
     }
-    df_row_store<VECTOR>(s.dx + origin, dy, plan, 0, end, lane);
+    df_row_store<VECTOR>(static_cast<G *>(s.dx) + origin, dy, plan, 0, end, lane);
   }
   if (!s.sums)
     return;
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(WARP_BLOCK, VECTOR ? warp_blocks(HELD) : 1)
 }
 
 /* Sums over the rows of a band, a thread per column: for rows that no group holds. */
-template <typename S>
+template <typename S, typename G>
 __global__ void __launch_bounds__(DF_BLOCK) grad_bands(row_norm_grad s, df_rows plan) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   const int64_t partial = blockIdx.y, per = df_divide_up(plan.rows, s.partials);
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(DF_BLOCK) grad_bands(row_norm_grad s, df_rows 
   float dscale = 0.0f, dbias = 0.0f;
 #pragma unroll 4
   for (int64_t row = partial * per; row < end; row++) {
-    const float dy = s.dy[row * plan.n + column];
+    const float dy = df_fetch(static_cast<const G *>(s.dy) + row * plan.n + column);
     const float x = df_fetch(static_cast<const S *>(s.x) + row * plan.n + column);
     dscale = fmaf(dy, (x - s.mean[row]) * s.inverse[row], dscale);
     dbias += dy;
@@ -252,6 +254,9 @@ static const char *grad_accepts(const df_node *node) {
   const df_operand *x = node->inputs[1];
   const df_norm_extent e = df_norm_extent_of(node, x->shape, x->rank);
   const bool adds = node->n_inputs > 5 && node->inputs[5]->dtype != DF_NONE;
+  const int32_t stored = node->inputs[0]->dtype, dx = node->outputs[0]->dtype;
+  if ((dx != DF_NONE && dx != stored) || (adds && node->inputs[5]->dtype != stored))
+    return "dy, the addend and dx must be stored alike";
   return adds && plan_of(e).block > GRAD_BLOCK
              ? "an addend is not supported of rows that are so long"
              : nullptr;
@@ -266,7 +271,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *)
   return DF_OK;
 }
 
-template <typename S> static df_status grad_of(const df_call *call) {
+template <typename S, typename G> static df_status grad_to(const df_call *call) {
   const df_tensor *x = call->inputs[1];
   const df_norm_extent e = df_norm_extent_of(call, x->shape, x->rank);
   float *dscale = df_out<float>(call, 1), *dbias = df_out<float>(call, 2);
@@ -276,46 +281,53 @@ template <typename S> static df_status grad_of(const df_call *call) {
   }
   df_rows plan = plan_of(e);
   row_norm_grad s{};
-  s.dx = df_out<float>(call, 0);
-  s.dy = df_in<const float>(call, 0);
+  s.dx = df_out<G>(call, 0);
+  s.dy = df_in<const G>(call, 0);
   s.x = df_in<const S>(call, 1);
   s.scale = df_in<const float>(call, 2);
   s.mean = df_in<const float>(call, 3);
   s.inverse = df_in<const float>(call, 4);
-  s.addend = df_in<const float>(call, 5);
+  s.addend = df_in<const G>(call, 5);
   s.sums = dscale || dbias ? static_cast<float *>(call->workspace) : nullptr;
   s.partials = partial_count(plan);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
-  df_rows_vectors(&plan, s.dx, s.dy, static_cast<const S *>(s.x), s.scale, s.addend);
+  df_rows_vectors(&plan, static_cast<const char *>(s.dx), static_cast<const char *>(s.dy),
+                  static_cast<const char *>(s.x), s.scale, static_cast<const char *>(s.addend));
   df_status status = DF_OK;
   const bool held = fits(plan);
   if (s.sums && !held) { /* before dx overwrites what it reads */
     const dim3 grid(df_blocks(e.n, DF_BLOCK), static_cast<unsigned>(s.partials));
-    status = DF_LAUNCH(call, grad_bands<S>, grid, DF_BLOCK, 0, s, plan);
+    status = DF_LAUNCH(call, (grad_bands<S, G>), grid, DF_BLOCK, 0, s, plan);
   }
   if (!held)
     s.partials = e.rows;
   const unsigned blocks = static_cast<unsigned>(s.partials);
   if (!status && in_warps(plan)) {
     status = df_by_held(plan, [&]<int HELD>() {
-      return plan.vector ? DF_LAUNCH(call, (grad_rows_in_warps<S, true, HELD>), blocks, plan.block,
-                                     0, s, plan)
-                         : DF_LAUNCH(call, (grad_rows_in_warps<S, false, HELD>), blocks, plan.block,
-                                     0, s, plan);
+      return plan.vector ? DF_LAUNCH(call, (grad_rows_in_warps<S, G, true, HELD>), blocks,
+                                     plan.block, 0, s, plan)
+                         : DF_LAUNCH(call, (grad_rows_in_warps<S, G, false, HELD>), blocks,
+                                     plan.block, 0, s, plan);
     });
   } else if (!status && (s.dx || held)) {
     status =
-        !held ? DF_LAUNCH(call, (grad_rows<S, DF_ROW_BLOCK, false>), blocks, plan.block, 0, s, plan)
+        !held ? DF_LAUNCH(call, (grad_rows<S, G, DF_ROW_BLOCK, false>), blocks, plan.block, 0, s,
+                          plan)
         : plan.block > GRAD_BLOCK
-            ? DF_LAUNCH(call, (grad_rows<S, DF_ROW_BLOCK, true>), blocks, plan.block, 0, s, plan)
+            ? DF_LAUNCH(call, (grad_rows<S, G, DF_ROW_BLOCK, true>), blocks, plan.block, 0, s, plan)
         : plan.vector
-            ? DF_LAUNCH(call, (grad_rows<S, GRAD_BLOCK, true, true>), blocks, plan.block, 0, s,
+            ? DF_LAUNCH(call, (grad_rows<S, G, GRAD_BLOCK, true, true>), blocks, plan.block, 0, s,
                         plan)
-            : DF_LAUNCH(call, (grad_rows<S, GRAD_BLOCK, true>), blocks, plan.block, 0, s, plan);
+            : DF_LAUNCH(call, (grad_rows<S, G, GRAD_BLOCK, true>), blocks, plan.block, 0, s, plan);
   }
   if (status || !s.sums)
     return status;
   return df_join_partials(call, dscale, dbias, s.sums, e.n, 2 * e.n, partial_count(plan));
+}
+
+template <typename S> static df_status grad_of(const df_call *call) {
+  return call->inputs[0]->dtype == DF_BFLOAT16 ? grad_to<S, uint16_t>(call)
+                                               : grad_to<S, float>(call);
 }
 
 static df_status grad_run(const df_call *call) {
@@ -323,6 +335,7 @@ static df_status grad_run(const df_call *call) {
 }
 
 static const df_kernel records[] = {DF_CUDA_KERNEL(
-    "layer_norm_grad", "f32", "f32,f32|bf16,f32?,f32,f32,f32?->f32?,f32?,f32?", "0<0,0<1,0<5",
-    .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run, .capturable = 1)};
+    "layer_norm_grad", "f32", "f32|bf16,f32|bf16,f32?,f32,f32,f32|bf16?->f32|bf16?,f32?,f32?",
+    "0<0,0<1,0<5", .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
+    .capturable = 1)};
 DF_CUDA_FAMILY(layer_norm_grad, records);

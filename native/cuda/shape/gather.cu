@@ -1,6 +1,7 @@
 /* shape/gather.cu: ops that take or give positions: gather, index_add, one_hot; and tensors made
  * from numbers alone: full, range. */
 #include "map/number.h"
+#include "map/stored.h"
 #include "shape/copy.h"
 
 static __device__ __forceinline__ int64_t index_at(const void *indices, int32_t dtype, int64_t i) {
@@ -91,8 +92,9 @@ __global__ void __launch_bounds__(DF_BLOCK) index_add_find(unsigned long long *f
     atomicMin(&first[row], static_cast<unsigned long long>(i));
 }
 
+template <typename U>
 __global__ void __launch_bounds__(DF_BLOCK)
-    index_add_rows(float *y, const float *updates, const unsigned long long *first, indexing g,
+    index_add_rows(float *y, const U *updates, const unsigned long long *first, indexing g,
                    int64_t chunks, int onto) {
   DF_SHARED_ARRAY(int, found, [DF_BLOCK]);
   DF_SHARED_ARRAY(int, counts, [DF_BLOCK / DF_WARP]);
@@ -120,11 +122,11 @@ __global__ void __launch_bounds__(DF_BLOCK)
     __syncthreads();
 #pragma unroll 4 /* rows that are added in order are loaded together */
     for (int f = 0; f < total; f++) {
-      const float *from = updates + (outer * g.count + begin + found[f]) * g.inner;
+      const U *from = updates + (outer * g.count + begin + found[f]) * g.inner;
 #pragma unroll
       for (int j = 0; j < ADD_ITEMS; j++)
         if (column + j * threads < g.inner)
-          sum[j] += from[column + j * threads];
+          sum[j] += df_fetch(from + column + j * threads);
     }
     __syncthreads();
   }
@@ -172,10 +174,14 @@ static df_status index_add_run(const df_call *call) {
   /* Short rows still look at 128 indices at a time. */
   const int64_t threads = df_min(df_max(wanted, 4 * DF_WARP), DF_BLOCK);
   const int64_t chunks = df_divide_up(g.inner, threads * ADD_ITEMS);
-  return status ? status
-                : DF_LAUNCH(call, index_add_rows, df_blocks(g.outer * g.count * chunks, 1),
-                            static_cast<unsigned>(threads), 0, df_out<float>(call, 0),
-                            df_in<const float>(call, 1), first, g, chunks, int{addend != nullptr});
+  auto add = [&]<typename U>(const U *updates) {
+    return DF_LAUNCH(call, (index_add_rows<U>), df_blocks(g.outer * g.count * chunks, 1),
+                     static_cast<unsigned>(threads), 0, df_out<float>(call, 0), updates, first, g,
+                     chunks, int{addend != nullptr});
+  };
+  return status                                  ? status
+         : call->inputs[1]->dtype == DF_BFLOAT16 ? add(df_in<const uint16_t>(call, 1))
+                                                 : add(df_in<const float>(call, 1));
 }
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
@@ -248,8 +254,8 @@ static df_status one_hot_run(const df_call *call) {
   DF_CUDA_KERNEL(op, key, operands, nullptr, .accepts = accept, .run = function, .capturable = 1)
 static const df_kernel records[] = {
     RECORD("gather", "any", "any,i32|i64->any", nullptr, gather_run),
-    DF_CUDA_KERNEL("index_add", "f32", "i32|i64,f32,f32?->f32", "0<2", .prepare = index_add_prepare,
-                   .run = index_add_run, .capturable = 1),
+    DF_CUDA_KERNEL("index_add", "f32", "i32|i64,f32|bf16,f32?->f32", "0<2",
+                   .prepare = index_add_prepare, .run = index_add_run, .capturable = 1),
     RECORD("one_hot", "any", "i32|i64->" DF_NUMBERS, nullptr, one_hot_run),
     RECORD("full", "any", "->" DF_NUMBERS, nullptr, full_run),
     RECORD("range_", "any", "->" DF_NUMBERS, nullptr, range_run)};

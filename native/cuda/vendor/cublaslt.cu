@@ -2,8 +2,11 @@
  * are its epilogues, an addend is its matrix c, the algorithm is chosen when a plan is made: of the
  * precision that is asked for, or the next one that is more exact. What it can't express (a matrix
  * with neither stride 1, a batch of many axes) our own kernel does, of bfloat16 once it is float32.
+ * A result of bfloat16 is rounded once, from sums of float32 and an addend of bfloat16; the library
+ * then takes a bias of bfloat16 alone, which is rounded in the workspace.
  */
 #include "gemm/linalg.h"
+#include "map/floats.h"
 #include "vendor/cublaslt_product.h"
 #include "vendor/paths.h"
 #include "vendor/strips.h"
@@ -71,10 +74,11 @@ bool ask(handle own, described *d, uint32_t alignment, int32_t rank, choice *out
  * kernel's; a strip is staged behind it, or bfloat16 as float32 for our kernel. */
 struct product_state {
   handle own;
-  int32_t type; /* of factors */
+  int32_t type, stored; /* of factors, and of the result */
   bool relu;
   cudaStream_t stream;
   size_t workspace;
+  int64_t bias; /* bytes of a rounded one, behind the workspace */
   choice aligned, unaligned;
   df_strips strips;
   choice strip, last_strip, rest;
@@ -126,7 +130,7 @@ void choose_strips(const df_gemm &g, df_path fastest, int32_t wanted, product_st
     problem p;
     choice none{};
     none.by = DF_BY_OWN;
-    return problem_of(block, REAL_32F, &p)
+    return problem_of(block, REAL_32F, REAL_32F, &p)
                ? choose(state->own, block, p, fastest, alignment, wanted)
                : none;
   };
@@ -161,6 +165,7 @@ template <bool RELU> df_status prepare(const df_node *node, df_prepared *out, df
   if (!queue)
     return DF_UNSUPPORTED;
   const bool rounded = node->inputs[0]->dtype == DF_BFLOAT16;
+  const bool halves = node->outputs[0]->dtype == DF_BFLOAT16;
   const bool relu = RELU || (rounded && df_attr_int(node, DF_MATMUL_ROUNDED_RELU));
   df_gemm g = with_end(df_matmul_of_node(node), some_operand(node, 2), some_operand(node, 3), relu);
   product_state *state = new (std::nothrow) product_state{};
@@ -171,12 +176,14 @@ template <bool RELU> df_status prepare(const df_node *node, df_prepared *out, df
   state->own = df_vendor_handle(queue, lt().cublasLtCreate, lt().cublasLtDestroy);
   state->stream = queue->stream;
   state->type = rounded ? int32_t{REAL_16BF} : int32_t{REAL_32F};
+  state->stored = halves ? int32_t{REAL_16BF} : int32_t{REAL_32F};
+  state->bias = halves && g.end.column_bias ? df_floats_bytes(g.n) : 0;
   state->relu = relu;
   state->aligned.by = state->unaligned.by = DF_BY_OWN;
   const int32_t wanted = node->algorithm - 1;
   choice named = state->aligned;
   problem p;
-  if (state->own && problem_of(g, state->type, &p)) {
+  if (state->own && problem_of(g, state->type, state->stored, &p)) {
     const df_path fastest = rounded ? DF_BY_BF16 : first_path(node->precision);
     const uint32_t element = static_cast<uint32_t>(bytes_of(state->type));
     state->aligned = choose(state->own, g, p, fastest, ALIGNED, wanted);
@@ -199,8 +206,8 @@ template <bool RELU> df_status prepare(const df_node *node, df_prepared *out, df
                                state->strip.workspace, state->last_strip.workspace,
                                state->rest.workspace, static_cast<size_t>(df_gemm_workspace(&g))});
   state->workspace = (state->workspace + 255) / 256 * 256;
-  out->workspace =
-      static_cast<int64_t>(state->workspace) + df_strips_bytes(state->strips) + converted;
+  out->workspace = static_cast<int64_t>(state->workspace) + state->bias +
+                   df_strips_bytes(state->strips) + converted;
   out->state = state;
   return DF_OK;
 }
@@ -230,7 +237,7 @@ df_status launch_block(const df_call *call, const df_gemm &block, const product_
   problem p;
   if (block.m * block.n * block.k == 0)
     return DF_OK;
-  if (!problem_of(block, REAL_32F, &p))
+  if (!problem_of(block, REAL_32F, REAL_32F, &p))
     return df_fail(call, DF_DEVICE, "a strip of a product has no stride of 1");
   const choice &chosen = i == s.count       ? state.rest
                          : i == s.count - 1 ? state.last_strip
@@ -256,6 +263,11 @@ df_status launch_strips(const df_call *call, const df_gemm &g, const product_sta
   return status ? status : launch_block(call, df_strips_rest(g, s), state, s.count);
 }
 
+df_status run_own(const df_call *call, df_gemm *g) {
+  df_gemm_plan(g);
+  return df_gemm_run(call, g, call->workspace);
+}
+
 df_status run(const df_call *call) {
   const product_state &state = *static_cast<const product_state *>(call->state);
   const float *bias = df_in<const float>(call, 2), *addend = df_in<const float>(call, 3);
@@ -265,19 +277,21 @@ df_status run(const df_call *call) {
     return df_fail(call, DF_INTERNAL, "prepared for another session");
   if (state.strips.count && is_aligned_beside(g, state.strips.staged))
     return launch_strips(call, g, state);
-  if (problem_of(g, state.type, &p)) {
+  float *beyond = behind_workspace(call, state);
+  if (problem_of(g, state.type, state.stored, &p)) {
     const choice &chosen =
         state.aligned.by != DF_BY_OWN && is_aligned(g, p) ? state.aligned : state.unaligned;
+    df_status status = DF_OK;
+    if (chosen.by != DF_BY_OWN && state.bias) {
+      status = df_round_floats(call, reinterpret_cast<uint16_t *>(beyond), bias, g.n);
+      g.end.column_bias = beyond;
+    }
     if (chosen.by != DF_BY_OWN)
-      return launch_all(call, g, p, state, chosen, 0.0f);
+      return status ? status : launch_all(call, g, p, state, chosen, 0.0f);
   }
-  df_status status = DF_OK;
-  if (state.type == REAL_16BF) {
-    status = df_matmul_as_floats(call, behind_workspace(call, state), &g);
-    g = with_end(g, bias, addend, state.relu);
-  }
-  df_gemm_plan(&g);
-  return status ? status : df_gemm_run(call, &g, call->workspace);
+  return state.type == REAL_16BF
+             ? df_matmul_run_as_floats(call, &g, beyond + state.bias / int64_t{sizeof(float)})
+             : run_own(call, &g);
 }
 
 void release(void *state) { delete static_cast<product_state *>(state); }
@@ -292,6 +306,9 @@ const char *accepts(const df_node *node) {
 const char *bias_accepts(const df_node *node) {
   const bool absent = node->n_inputs < 3 || node->inputs[2]->dtype == DF_NONE;
   const char *reason = absent ? nullptr : df_matmul_bias_accepts(node);
+  const bool adds = node->n_inputs > 3 && node->inputs[3]->dtype != DF_NONE;
+  if (!reason && adds && node->inputs[3]->dtype != node->outputs[0]->dtype)
+    reason = "an addend must be stored as the result is";
   return reason ? reason : accepts(node);
 }
 
@@ -324,6 +341,6 @@ static const df_kernel records[] = {
            bias_accepts, prepare<false>),
     record("matmul_bias_relu", "matmul_bias_relu f32 cublaslt", "~f32,~f32,f32->f32", nullptr,
            bias_accepts, prepare<true>),
-    record("matmul_rounded", "matmul_rounded bf16 cublaslt", "~bf16,~bf16,f32?,f32?->f32", "0<3",
-           bias_accepts, prepare<false>)};
+    record("matmul_rounded", "matmul_rounded bf16 cublaslt", "~bf16,~bf16,f32?,f32|bf16?->f32|bf16",
+           "0<3", bias_accepts, prepare<false>)};
 DF_CUDA_FAMILY(cublaslt, records);

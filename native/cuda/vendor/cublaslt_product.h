@@ -74,16 +74,18 @@ bool factor_of(int64_t size, int64_t k, int64_t stride, int64_t k_stride, factor
  * its first factor is our b. One axis of the batch is the library's; the others are launches. */
 struct problem {
   factor first, second;
-  int32_t type; /* of the factors' elements: REAL_32F or REAL_16BF */
+  int32_t type;   /* of the factors' elements: REAL_32F or REAL_16BF */
+  int32_t stored; /* of the result's, an addend's and a bias' elements, likewise */
   int64_t m, n, k;
   int32_t inside; /* axis of the batch, or -1 */
   int64_t launches;
   int32_t epilogue;
 };
 
-bool problem_of(const df_gemm &g, int32_t type, problem *out) {
+bool problem_of(const df_gemm &g, int32_t type, int32_t stored, problem *out) {
   *out = {};
   out->type = type;
+  out->stored = stored;
   out->m = g.m;
   out->n = g.n;
   out->k = g.k;
@@ -107,7 +109,7 @@ bool problem_of(const df_gemm &g, int32_t type, problem *out) {
 
 int64_t bytes_of(int32_t type) { return type == REAL_16BF ? 2 : 4; }
 
-/* |elements| of a factor behind |from|. */
+/* |elements| of a matrix behind |from|. */
 const float *behind(const float *from, int64_t elements, int32_t type) {
   return reinterpret_cast<const float *>(reinterpret_cast<const char *>(from) +
                                          elements * bytes_of(type));
@@ -164,7 +166,7 @@ int describe(const df_gemm &g, const problem &p, int compute, const void *bias, 
     status = describe_matrix(&out->second, p.type, p.second.rows, p.second.columns, p.second.ld,
                              count, second_stride);
   if (!status)
-    status = describe_matrix(&out->result, REAL_32F, static_cast<uint64_t>(p.n),
+    status = describe_matrix(&out->result, p.stored, static_cast<uint64_t>(p.n),
                              static_cast<uint64_t>(p.m), g.c_row, count, result_stride);
   return status;
 }
@@ -173,11 +175,11 @@ int describe(const df_gemm &g, const problem &p, int compute, const void *bias, 
 bool is_aligned(const df_gemm &g, const problem &p) {
   bool even = df_is_aligned<4>(g.a) && df_is_aligned<4>(g.b) && df_is_aligned<4>(g.c) &&
               df_is_aligned<4>(g.end.column_bias) && df_is_aligned<4>(g.end.add);
-  const int64_t line = ALIGNED / bytes_of(p.type);
+  const int64_t line = ALIGNED / bytes_of(p.type), result_line = ALIGNED / bytes_of(p.stored);
   for (int32_t axis = 0; axis < g.batch.rank; axis++)
     if (axis != p.inside)
       even = even && g.batch.strides[0][axis] % line == 0 && g.batch.strides[1][axis] % line == 0 &&
-             products_inside(g, axis) * g.c_batch % 4 == 0;
+             products_inside(g, axis) * g.c_batch % result_line == 0;
   return even;
 }
 
@@ -192,8 +194,9 @@ void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *ou
     out->a = behind(out->a, at * g.batch.strides[0][axis], p.type);
     out->b = behind(out->b, at * g.batch.strides[1][axis], p.type);
     const int64_t result = at * products_inside(g, axis) * g.c_batch;
-    out->c += result;
-    out->end.add += out->end.add ? result : 0;
+    out->c = const_cast<float *>(behind(out->c, result, p.stored));
+    if (out->end.add)
+      out->end.add = behind(out->end.add, result, p.stored);
   }
 }
 

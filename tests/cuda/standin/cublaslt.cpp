@@ -106,10 +106,11 @@ int read_problem(description *product, layout *a, layout *b, layout *c, layout *
   const uint64_t m = p->turn_a == OP_N ? la->rows : la->columns;
   const uint64_t n = p->turn_b == OP_N ? lb->columns : lb->rows;
   const uint64_t k = p->turn_b == OP_N ? lb->rows : lb->columns;
-  const bool halves = la->type == REAL_16BF; /* factors; the result is float32 in any case */
+  const bool halves = la->type == REAL_16BF; /* factors; the result may be then, as what is added */
   const int32_t factors = halves ? REAL_16BF : REAL_32F;
-  if (!is_matrix(*la, factors) || !is_matrix(*lb, factors) || !is_matrix(*lc, REAL_32F) ||
-      !is_matrix(*ld, REAL_32F) || (halves && p->compute != COMPUTE_32F))
+  const int32_t stored = halves && ld->type == REAL_16BF ? REAL_16BF : REAL_32F;
+  if (!is_matrix(*la, factors) || !is_matrix(*lb, factors) || !is_matrix(*lc, stored) ||
+      !is_matrix(*ld, stored) || (halves && p->compute != COMPUTE_32F))
     return INVALID_VALUE;
   if (m != out->m || n != out->n || k != out->k || lc->rows != ld->rows ||
       lc->columns != ld->columns || lc->ld != ld->ld || la->count != lb->count ||
@@ -156,13 +157,24 @@ double element(const void *factor, int64_t at, int32_t type, int bits) {
   return x;
 }
 
-/* d = a b + beta c; c may be d. */
-void multiply(const problem &p, const void *a, const void *b, float beta, const float *c,
-              float *d) {
+/* |x| in the matrix |to|, rounded once where that is of bfloat16. */
+void store(void *to, int64_t at, int32_t type, double x) {
+  const float once = static_cast<float>(x);
+  if (type == REAL_32F) {
+    static_cast<float *>(to)[at] = once;
+    return;
+  }
+  const float half = static_cast<float>(rounded(once, 7));
+  uint32_t raw;
+  memcpy(&raw, &half, sizeof raw);
+  static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(raw >> 16);
+}
+
+/* d = a b + beta c; c may be d. A bias is of the type of d. */
+void multiply(const problem &p, const void *a, const void *b, float beta, const void *c, void *d) {
   const int bits = p.product.compute == COMPUTE_32F_FAST_TF32   ? 10
                    : p.product.compute == COMPUTE_32F_FAST_16BF ? 7
                                                                 : 23;
-  const float *bias = static_cast<const float *>(p.product.bias);
   for (int64_t s = 0; s < p.d.count; s++)
     for (uint64_t j = 0; j < p.n; j++)
       for (uint64_t i = 0; i < p.m; i++) {
@@ -174,12 +186,12 @@ void multiply(const problem &p, const void *a, const void *b, float beta, const 
           sum += element(a, at_a + x, p.a.type, bits) * element(b, at_b + y, p.b.type, bits);
         }
         if (p.product.epilogue & EPILOGUE_BIAS)
-          sum += bias[i];
+          sum += element(p.product.bias, static_cast<int64_t>(i), p.d.type, 23);
         const int64_t at = s * p.d.stride + i + j * p.d.ld; /* in c too */
-        sum += beta != 0 ? beta * c[at] : 0;
+        sum += beta != 0 ? beta * element(c, at, p.c.type, 23) : 0;
         if (p.product.epilogue & EPILOGUE_RELU)
           sum = sum < 0 ? 0 : sum;
-        d[at] = static_cast<float>(sum);
+        store(d, at, p.d.type, sum);
       }
 }
 
@@ -362,7 +374,7 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   const size_t used = chosen->workspace;
   standin_enqueue("cublasLtMatmul", 1, 1, 0, stream, [=] {
     memset(workspace, 0x5a, used); /* as a product in parts would */
-    multiply(p, a, b, factor, static_cast<const float *>(c), static_cast<float *>(d));
+    multiply(p, a, b, factor, c, d);
   });
   return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS);
 }
