@@ -78,14 +78,14 @@ def operand_bytes(operand: Operand | None) -> int:
     return math.prod(sizes) * operand.type.dtype.bits // 8
 
 
-def is_in_place(before: Operand | None, after: Operand | None) -> bool:
+def overwrites(before: Operand | None, after: Operand | None) -> bool:
     """Whether a result lies where an operand does."""
     return None not in (before, after) and (before.arena, before.offset) == (after.arena, after.offset)
 
 
 def moved(step: Step) -> int:
     """Bytes that a step reads and writes; of a table to whose rows others are added where it lies, as many as those."""
-    if step.node.op.name == "index_add" and len(step.inputs) > 2 and is_in_place(step.inputs[2], step.outputs[0]):
+    if step.node.op.name == "index_add" and len(step.inputs) > 2 and overwrites(step.inputs[2], step.outputs[0]):
         indices, rows = (operand_bytes(operand) for operand in step.inputs[:2])
         table = operand_bytes(step.outputs[0])
         assert step.inputs[1] is not None and step.outputs[0] is not None
