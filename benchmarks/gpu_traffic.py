@@ -2,8 +2,9 @@
 
 A step of a plan reads each of its operands once and writes each result once; rows that an index chooses count as far as
 they are read. What a kernel reads again or keeps in a workspace isn't counted, so the bytes are the least that the plan
-allows. A step is a launch, but for optimizer steps that a kernel takes together. The kernels are those of the CUDA
-library over the tests' stand-in: no kernel is run, and nothing is allocated.
+allows. A step is a launch, but for optimizer steps that a kernel takes together; what a kernel launches before its own
+work isn't counted, such as what rounds a bias for a product in bfloat16. The kernels are those of the CUDA library over
+the tests' stand-in: no kernel is run, and nothing is allocated.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class LinearPrograms:
     """Mean squared error of x @ w + b under SGD with momentum."""
 
     averaged = True
+    passes_gradients = False
 
     def __init__(self, made: df.Model, optimizer: Any, clip_norm: float | None = None) -> None:
         self.optimizer, self.clip_norm = optimizer, clip_norm
