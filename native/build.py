@@ -298,7 +298,7 @@ def sanitizer_flags() -> tuple[str, ...]:
 
 def optimization() -> str:
     """The optimization level: lower under sanitizers, whose checks would take minutes to compile."""
-    return "-O1" if sanitizer_flags() else "-O3"
+    return "-O0" if sanitizer_flags() else "-O3"
 
 
 def shared_flags(library: Library) -> tuple[str, ...]:

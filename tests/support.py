@@ -190,30 +190,25 @@ KIT = """
 import json, sys
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
-every, precision = sys.argv[1] == "True", sys.argv[2]
-if every:
-    found = list(check_device("cpu", precision=precision))
-else:
-    others = [v for v in VARIANTS if v not in ("plain", "repeated", "refused", "memory")]
-    found = []
-    for i, variant in enumerate(others):
-        samples = SAMPLES[i::len(others)]
-        found += check_device("cpu", precision=precision, samples=samples, variants=("plain", variant), complete=False)
+from tests.kit_samples import in_turn
+count, precision = int(sys.argv[1]), sys.argv[2]
+apart = ("plain", "repeated", "refused", "memory")
+found = list(check_device("cpu", precision=precision, variants=apart[:None if count > 1 else 1], complete=count > 1))
+for samples, variants in in_turn(SAMPLES, [v for v in VARIANTS if v not in apart], count):
+    found += check_device("cpu", precision=precision, samples=samples, variants=variants, complete=False)
 print(json.dumps({"passed": sum(o.status == "passed" for o in found),
                   "bad": [str(o) for o in found if o.status in ("failed", "untested")],
                   "claimed": sorted({o.op for o in found if o.status == "passed"})}))
 """
 
 
-def kit_on(isa, *, every=False, precision="float32"):
+def kit_on(isa, *, variants=1, precision="float32"):
     """What the kit finds of the device cpu with an instruction set; skips where the machine has it not.
 
-    ``every``: all variants of every sample. Else each sample plain and in one other variant, so that an op with ten
-    samples is tried in all: half a minute of CPU instead of two. ``DATAFLOW_EVERY_VARIANT=1`` in the environment asks
-    for all everywhere.
+    ``variants``: in how many each sample runs beside the plain one, of ten (see ``in_turn``). More than one: the kit's
+    checks of the device itself run too.
     """
-    every = every or bool(os.environ.get("DATAFLOW_EVERY_VARIANT"))
-    return json.loads(python_on(isa, "-c", KIT, str(every), precision))
+    return json.loads(python_on(isa, "-c", KIT, str(variants), precision))
 
 
 def again_on(isa, file, but):

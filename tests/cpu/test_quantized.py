@@ -12,10 +12,14 @@ def test_sums_of_bytes_do_not_saturate_without_vnni(isa):
     code = (
         "import json\n"
         "from dataflow.testing import check_device\n"
+        "from dataflow.testing.conformance import VARIANTS\n"
         "from dataflow.testing.samples import TABLES\n"
-        "found = list(check_device('cpu', samples=TABLES['quantized'], complete=False))\n"
+        "from tests.kit_samples import in_turn\n"
+        "found = []\n"
+        "for samples, variants in in_turn(TABLES['quantized'], VARIANTS[:-2], 4):\n"
+        "    found += check_device('cpu', samples=samples, variants=variants, complete=False)\n"
         "bad = [str(o) for o in found if o.status != 'passed']\n"
         "print(json.dumps([len(found) - len(bad), bad]))\n"
     )
     passed, bad = json.loads(python_on(isa, "-c", code))
-    assert bad == [] and passed > 1000
+    assert bad == [] and passed > 500

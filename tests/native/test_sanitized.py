@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dataflow.plugin.registry import default_registry
+from tests.kit_samples import EVERY_VARIANT
 
 SHARDS = 3  # for several processes
 KIND = "address,undefined"
@@ -21,30 +22,27 @@ sanitized = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sanitized)
 
 CODE = """
-import json, os, sys
+import json, sys
 from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
+from tests.kit_samples import in_turn
 device = default_registry().devices["cpu"]
 if device.unavailable: print(json.dumps({"unavailable": device.unavailable})); sys.exit()
 shard, shards = int(sys.argv[1]), int(sys.argv[2])
-samples, found = SAMPLES[shard::shards], []
-variants = [v for v in VARIANTS if v != "repeated"]  # which counts memory and compares bits, several runs each
-if os.environ.get("DATAFLOW_EVERY_VARIANT"):
-    found += check_device("cpu", samples=samples, complete=False, variants=variants)
-else:
-    others = [v for v in variants if v != "plain"]
-    for i, variant in enumerate(others):
-        some = samples[i::len(others)]
-        found += check_device("cpu", samples=some, complete=False, variants=("plain", variant))
+samples = SAMPLES[shard::shards]
+found = list(check_device("cpu", samples=samples, complete=False, variants=("plain",)))
+# "repeated" counts memory and compares bits, in several runs each; the last two are checks of the device.
+others = [v for v in VARIANTS if v not in ("plain", "repeated", "refused", "memory")]
+for some, variants in in_turn(samples, others, 1):
+    found += check_device("cpu", samples=some, complete=False, variants=variants)
 print(json.dumps({"passed": sum(o.status == "passed" for o in found),
                   "failed": [str(o) for o in found if o.status == "failed"]}))
 """
 
 
-# The best of this machine; with ``DATAFLOW_EVERY_VARIANT``, as nightly, all: each takes minutes to compile.
-# Likewise each sample runs plain and in one other variant, or in all.
-SETS = ("avx512", "avx2", "portable") if os.environ.get("DATAFLOW_EVERY_VARIANT") else ("best",)
+# The best of this machine; nightly all: each takes minutes to compile.
+SETS = ("avx512", "avx2", "portable") if EVERY_VARIANT else ("best",)
 
 
 def own_set():
