@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # A signal that a register is clobbered by longjmp, or that a pragma is nvcc's, means nothing here; and where a system's
 # compiler hardens by default, a longjmp to another stack, which is how a card's threads take turns, would be an abort.
-FLAGS = ("-std=c++20", "-O2", "-U_FORTIFY_SOURCE", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",
+FLAGS = ("-std=c++20", "-O1", "-U_FORTIFY_SOURCE", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",
          "-Wno-clobbered", "-Wno-missing-field-initializers")  # fmt: skip
 
 
