@@ -10,7 +10,7 @@ Name = TypeVar("Name", bound=str)
 EVERY_VARIANT = bool(os.environ.get("DATAFLOW_EVERY_VARIANT"))  # as .ci/nightly asks
 
 
-def in_turn(
+def sampled_variants(
     samples: Sequence[Sample], variants: Sequence[Name], count: int
 ) -> Iterator[tuple[Sequence[Sample], tuple[Name, ...]]]:
     """Each sample once, with ``count`` of the variants: of samples that follow each other, every time other ones.

@@ -190,11 +190,11 @@ KIT = """
 import json, sys
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
-from tests.kit_samples import in_turn
+from tests.kit_samples import sampled_variants
 count, precision = int(sys.argv[1]), sys.argv[2]
 apart = ("plain", "repeated", "refused", "memory")
 found = list(check_device("cpu", precision=precision, variants=apart[:None if count > 1 else 1], complete=count > 1))
-for samples, variants in in_turn(SAMPLES, [v for v in VARIANTS if v not in apart], count):
+for samples, variants in sampled_variants(SAMPLES, [v for v in VARIANTS if v not in apart], count):
     found += check_device("cpu", precision=precision, samples=samples, variants=variants, complete=False)
 print(json.dumps({"passed": sum(o.status == "passed" for o in found),
                   "bad": [str(o) for o in found if o.status in ("failed", "untested")],
@@ -205,8 +205,8 @@ print(json.dumps({"passed": sum(o.status == "passed" for o in found),
 def kit_on(isa, *, variants=1, precision="float32"):
     """What the kit finds of the device cpu with an instruction set; skips where the machine has it not.
 
-    ``variants``: in how many each sample runs beside the plain one, of ten (see ``in_turn``). More than one: the kit's
-    checks of the device itself run too.
+    ``variants``: in how many each sample runs beside the plain one, of ten (see ``sampled_variants``). More than one:
+    the kit's checks of the device itself run too.
     """
     return json.loads(python_on(isa, "-c", KIT, str(variants), precision))
 

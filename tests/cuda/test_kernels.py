@@ -10,7 +10,7 @@ from dataflow.planning.offsets import values_apart
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import BASIC, VARIANTS
 from tests.cuda import launching
-from tests.kit_samples import in_turn
+from tests.kit_samples import sampled_variants
 
 OPS = sorted({sample.op.name for sample in SAMPLES})
 
@@ -30,7 +30,9 @@ def test_kernels_agree_with_the_reference(op, cuda, request):
     # The stand-in is slow: plain is below, and of these each sample has two.
     others = [*(v for v in BASIC if v != "plain"), "mixed"]
     first = OPS.index(op) % len(others)
-    for samples, variants in in_turn([s for s in SAMPLES if s.op.name == op], [*others[first:], *others[:first]], 2):
+    for samples, variants in sampled_variants(
+        [s for s in SAMPLES if s.op.name == op], [*others[first:], *others[:first]], 2
+    ):
         assert not failures(op, cuda, variants, samples)
 
 

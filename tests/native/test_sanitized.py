@@ -26,7 +26,7 @@ import json, sys
 from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
-from tests.kit_samples import in_turn
+from tests.kit_samples import sampled_variants
 device = default_registry().devices["cpu"]
 if device.unavailable: print(json.dumps({"unavailable": device.unavailable})); sys.exit()
 shard, shards = int(sys.argv[1]), int(sys.argv[2])
@@ -34,7 +34,7 @@ samples = SAMPLES[shard::shards]
 found = list(check_device("cpu", samples=samples, complete=False, variants=("plain",)))
 # "repeated" counts memory and compares bits, in several runs each; the last two are checks of the device.
 others = [v for v in VARIANTS if v not in ("plain", "repeated", "refused", "memory")]
-for some, variants in in_turn(samples, others, 1):
+for some, variants in sampled_variants(samples, others, 1):
     found += check_device("cpu", samples=some, complete=False, variants=variants)
 print(json.dumps({"passed": sum(o.status == "passed" for o in found),
                   "failed": [str(o) for o in found if o.status == "failed"]}))
