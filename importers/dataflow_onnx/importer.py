@@ -23,6 +23,7 @@ from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
+from .positions import of_positions
 from .shape_eval import MOST_KNOWN, Known, compute, has_rule
 from .signatures import Arguments, arguments_of
 from .tensor import Tensor
@@ -564,6 +565,9 @@ class Importer:
             learned = value.name in self.record.noted.parameters and data.array.dtype.kind in "fV"
             role, trainable = self.roles.get(value.name, ("parameter", True) if learned else ("constant", False))
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+        guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in self.record.noted.parameters}
+        for value in of_positions(graph, guessed):
+            stored[value] = dataclasses.replace(stored[value], trainable=False)
         return dataclasses.replace(graph, initializers=stored)
 
 

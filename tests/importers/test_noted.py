@@ -85,3 +85,68 @@ def test_constants_beside_initializers_are_no_parameters():
 
 def test_where_all_are_constants_they_are():
     assert trained(model(constant=STORED)) == {"fc.weight", "val_7", "rope.inv_freq", "val_9"}
+
+
+def rotary(inverse, kind):
+    """Queries, rotated by angles of positions, behind a layer whose weight is learned; no exporter's notes."""
+    positions = node("Cast", ["ids"], ["positions"], to=1)
+    angles = [
+        positions,
+        node("Unsqueeze", ["positions", "last"], ["column"]),
+        node("MatMul" if kind == "matmul" else "Mul", ["column", "inv_freq"], ["half"]),
+        node("Concat", ["half", "half"], ["angles"], axis=-1),
+        node("Cos", ["angles"], ["cos"]),
+        node("Sin", ["angles"], ["sin"]),
+    ]
+    tables = [node("Gather", ["cos_table", "ids"], ["cos"]), node("Gather", ["sin_table", "ids"], ["sin"])]
+    rest = [
+        node("MatMul", ["x", "weight"], ["q"]),
+        node("Mul", ["q", "cos"], ["a"]),
+        node("Mul", ["q", "sin"], ["b"]),
+        node("Sub", ["a", "b"], ["c"]),
+        node("Add", ["c", "table"], ["y"]),
+    ]
+    angle = np.arange(6)[:, None] * np.concatenate([inverse, inverse])
+    stored = [("weight", RANDOM.standard_normal((8, 8)).astype(np.float32))]
+    stored += [("table", RANDOM.uniform(-1, 1, (6, 8)).astype(np.float32))]  # learned, of as many positions
+    if kind == "tables":
+        stored += [("cos_table", np.cos(angle).astype(np.float16).astype(np.float32))]
+        stored += [("sin_table", np.sin(angle).astype(np.float16).astype(np.float32))]
+    else:
+        stored += [("inv_freq", inverse[None].astype(np.float32)), ("last", np.array([-1]))]
+    nodes = (tables if kind == "tables" else angles) + rest
+    return onnx_model(nodes, [("x", 1, [6, 8]), ("ids", 7, [6])], [("y", 1, [6, 8])], stored)
+
+
+@pytest.mark.parametrize("kind", ["matmul", "mul", "tables"])
+def test_frequencies_and_waves_of_positions_are_no_weights(kind):
+    """As in a decoder that was optimized behind its export, so that nothing notes which tensors are parameters."""
+    inverse = 10000.0 ** (-np.arange(4) / 4)
+    assert trained(rotary(inverse, kind)) == {"weight", "table"}
+
+
+@pytest.mark.parametrize("by_turns", [True, False])
+def test_a_table_of_waves_that_is_added_is_no_weight(by_turns):
+    angle = np.arange(6)[:, None] * 10000.0 ** (-np.arange(4) / 4)
+    both = np.stack([np.sin(angle), np.cos(angle)], axis=-1 if by_turns else 1).reshape(6, 8).astype(np.float32)
+    nodes = [node("MatMul", ["x", "weight"], ["h"]), node("Add", ["h", "pe"], ["y"])]
+    both[1] = 0  # for what pads
+    stored = [("weight", RANDOM.standard_normal((8, 8)).astype(np.float32)), ("pe", both)]
+    assert trained(onnx_model(nodes, [("x", 1, [6, 8])], [("y", 1, [6, 8])], stored)) == {"weight"}
+    stored[1] = ("pe", both * np.float32(1.2))
+    assert trained(onnx_model(nodes, [("x", 1, [6, 8])], [("y", 1, [6, 8])], stored)) == {"weight", "pe"}
+
+
+def test_weights_of_angles_that_a_network_gives_are_trained():
+    """Of what a layer gives, or of inputs alone where only the sine is taken."""
+    nodes = [
+        node("MatMul", ["x", "first"], ["h"]),
+        node("Sin", ["h"], ["a"]),
+        node("MatMul", ["a", "second"], ["angle"]),
+        node("Sin", ["angle"], ["s"]),
+        node("Cos", ["angle"], ["c"]),
+        node("Concat", ["s", "c"], ["y"], axis=-1),
+    ]
+    stored = [("first", STORED["fc.weight"]), ("second", STORED["val_7"])]
+    proto = onnx_model(nodes, [("x", 1, ["n", 4])], [("y", 1, ["n", 8])], stored)
+    assert trained(proto) == {"first", "second"}
