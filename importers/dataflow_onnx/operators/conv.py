@@ -7,7 +7,7 @@ from typing import Any
 
 from dataflow import ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import least_size
+from dataflow.plugin import least_size
 
 from ..converters import Collector
 from ..emit import full, slice_axis
