@@ -2,8 +2,8 @@
 
 ``python -m tests.cuda.huge [CASE ...]`` with ``STANDIN_BLOCKS=edges`` in the environment: memory that nothing touches
 takes none. Each case computes rows, along axis 0, one by one: the last ones of a huge operand, behind zeros, are those
-of a small one, which NumPy computes. No case sums over rows: blocks that don't run leave no partial sums.
-``FAMILIES`` take more than a moment in all: ``DATAFLOW_EVERY_VARIANT=1`` asks for them too.
+of a small one, which NumPy computes, or below float32 the same kernels. No case sums over rows: blocks that don't
+run leave no partial sums. ``FAMILIES`` take more than a moment: ``DATAFLOW_EVERY_VARIANT=1`` asks for them too.
 """
 
 from __future__ import annotations
@@ -237,6 +237,11 @@ FAMILIES = {
     "attention gradient of q": (HEADS, lambda g, x: attention_grad(g, x, 0)),
     "attention gradient of k": (HEADS, lambda g, x: attention_grad(g, x, 1)),
     "attention gradient of v": (HEADS, lambda g, x: attention_grad(g, x, 2)),
+    "attention in bf16": (HEADS, lambda g, x: attention(g, x)[0], "bf16"),
+    "attention in tf32": (HEADS, lambda g, x: attention(g, x)[0], "tf32"),
+    "attention gradient of q in bf16": (HEADS, lambda g, x: attention_grad(g, x, 0), "bf16"),
+    "attention gradient of k in bf16": (HEADS, lambda g, x: attention_grad(g, x, 1), "bf16"),
+    "attention gradient of v in tf32": (HEADS, lambda g, x: attention_grad(g, x, 2), "tf32"),
     "sgd": (ROWS, lambda g, x: optimizer(g, x, ops.sgd_step, 0, 1, [0.1, 0.01])),
     "velocity of sgd": (ROWS, lambda g, x: optimizer(g, x, ops.sgd_step, 1, 1, [0.1, 0.01])),
     "adamw": (ROWS, lambda g, x: optimizer(g, x, ops.adamw_step, 0, 2, [0.1, 0.01, 0.9, 0.8])),
@@ -262,7 +267,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def computed(case, x, rows, devices, registry):
+def computed(case, x, rows, devices, registry, precision="float32"):
     """The last rows of what the case gives of so many rows, x at their end."""
     g = df.GraphBuilder()
     small = g.input("x", df.float32, x.shape)
@@ -272,7 +277,8 @@ def computed(case, x, rows, devices, registry):
     starts = (shape[0] - LAST,) + (0,) * (len(shape) - 1)
     last = ops.slice(y, starts=starts, stops=shape, steps=(1,) * len(shape))
     g.output("y", ops.cast(last, to=df.float32) if y.type.dtype != df.float32 else ops.abs(last))
-    return df.Session(df.Model(g.build()), devices=devices, registry=registry).run(x)["y"]
+    session = df.Session(df.Model(g.build()), devices=devices, registry=registry, precision=precision)
+    return session.run(x)["y"]
 
 
 def random_numbers(registry):
@@ -294,7 +300,7 @@ def main(names):
             np.testing.assert_array_equal(*random_numbers(registry))
             sys.stdout.write(f"{name}\n")
             continue
-        shape, case = {**CASES, **FAMILIES}[name]
+        shape, case, *rounded = {**CASES, **FAMILIES}[name]
         x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
         row = prod(shape[1:])
         if name.endswith("short rows"):
@@ -302,8 +308,8 @@ def main(names):
         elif len(shape) == 2 and row <= 2:
             row = 1  # more rows than a grid has blocks
         rows = (2**31 + 2**20) // row
-        found = computed(case, x, rows, ["cuda"], registry)
-        expected = computed(case, x, shape[0], ["numpy"], registry)
+        found = computed(case, x, rows, ["cuda"], registry, *rounded)
+        expected = computed(case, x, shape[0], ["cuda" if rounded else "numpy"], registry, *rounded)
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5, err_msg=name)
         sys.stdout.write(f"{name}\n")
         sys.stdout.flush()

@@ -232,7 +232,13 @@ long long blocks_run;
 
 namespace {
 
-enum { EDGE = 64, BETWEEN = 64 }; /* blocks that run of a huge grid, at each end and between */
+/* Blocks that run of a huge grid, at each end and between; and around each of so many equal shares,
+ * where a kernel's work of another kind may begin. */
+enum { EDGE = 64, BETWEEN = 64, SHARES = 12, AROUND = 8 };
+
+const char *const blocks_named = getenv("STANDIN_BLOCKS");
+bool is_named(const char *name) { return blocks_named && !strcmp(blocks_named, name); }
+bool runs_shares() { return is_named("shares"); }
 
 /* Numbers of the blocks that run: all, or of many a few; see sparse(). */
 std::vector<uint64_t> blocks_of(uint64_t count) {
@@ -246,6 +252,9 @@ std::vector<uint64_t> blocks_of(uint64_t count) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     found.push_back(EDGE + (state >> 20) % (count - 2 * EDGE));
   }
+  for (int share = 1; few && runs_shares() && share < SHARES; share++)
+    for (uint64_t i = 0; i < 2 * AROUND; i++)
+      found.push_back(count * (uint64_t)share / SHARES - AROUND + i);
   for (uint64_t i = few ? count - EDGE : count; i < count; i++)
     found.push_back(i);
   std::sort(found.begin(), found.end());
@@ -255,10 +264,7 @@ std::vector<uint64_t> blocks_of(uint64_t count) {
 
 } // namespace
 
-bool sparse() {
-  static const char *const blocks = getenv("STANDIN_BLOCKS");
-  return blocks && !strcmp(blocks, "edges");
-}
+bool sparse() { return is_named("edges") || runs_shares(); }
 
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body) {

@@ -25,7 +25,8 @@ enum { USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of shared me
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body);
 /* STANDIN_BLOCKS=edges: of a huge grid the first, the last and some other blocks run, and memory is
- * zeros that take no memory before they are touched: for indices beyond 2^31. */
+ * zeros that take no memory before they are touched: for indices beyond 2^31. With shares, blocks
+ * around the twelfths of the grid run too. */
 bool sparse();
 extern long long blocks_run; /* the one that runs among them */
 
