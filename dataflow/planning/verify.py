@@ -48,6 +48,15 @@ class _Touch:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Bytes of an operand, from its first element on: the lowest, one past the highest, and whether without gaps."""
+
+    low: int
+    high: int
+    contiguous: bool
+
+
 def check_plan(plan: Plan) -> None:
     """Raises PlanViolation, saying where, unless the plan is right.
 
@@ -62,6 +71,7 @@ def check_plan(plan: Plan) -> None:
 class _Walk:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.extents: dict[int, _Extent] = {}  # by the operand's id
         self.shadows: list[_Shadow | None] = []
         self.units = _units(plan)
         for arena, unit in zip(plan.arenas, self.units, strict=True):
@@ -185,6 +195,8 @@ class _Walk:
     def enter(self, queue: str, touched: list[tuple[Operand, int, bool, str]]) -> None:
         """Looks whether another queue may still touch the same bytes, and remembers what this one touches."""
         self.seen.update(operand.arena for operand, *_ in touched)
+        if not queue and not self.pending:
+            return
         mine = [t for operand, iteration, writes, by in touched for t in self.touches(operand, iteration, writes, by)]
         for other, waiting in self.pending.items():
             if other == queue:
@@ -203,22 +215,30 @@ class _Walk:
 
     def span(self, operand: Operand, iteration: int) -> tuple[int, int]:
         """First and one-past-last byte in the arena."""
+        extent = self.extents.get(id(operand)) or self.extent(operand)
+        begin = operand.offset
+        if iteration:
+            begin += iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
+        return begin + extent.low, begin + extent.high
+
+    def extent(self, operand: Operand) -> _Extent:
+        """That of an operand of the plan, computed once."""
         size = operand.type.dtype.nbytes(1)
-        low = high = (
-            operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
-        )
+        low = high = 0
         for dim, stride in zip(operand.type.sizes, operand.strides, strict=True):
             reach = (dim - 1) * stride * size
             low, high = low + min(reach, 0), high + max(reach, 0)
-        return low, high + size
+        found = self.extents[id(operand)] = _Extent(low, high + size, operand.is_contiguous)
+        return found
 
     def units_of(self, operand: Operand, iteration: int, shadow: Array) -> Array:
         """The shadow's entries for the operand's bytes."""
-        size, unit = operand.type.dtype.nbytes(1), self.units[operand.arena]
+        unit = self.units[operand.arena]
         low, high = self.span(operand, iteration)
         range_ = shadow[low // unit : high // unit]
-        if operand.is_contiguous:
+        if self.extents[id(operand)].contiguous:
             return range_
+        size = operand.type.dtype.nbytes(1)
         begin = operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
         item = shadow.itemsize
         # What is repeated by a stride of zero is looked at once.
