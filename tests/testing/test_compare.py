@@ -140,9 +140,10 @@ def test_shapes_that_depend_on_data_are_compared_in_one_run(tmp_path):
 
 @pytest.mark.parametrize("reference", ["numpy", "onnxruntime"])
 def test_a_model_that_is_made_for_some_sizes_alone_is_compared_node_by_node(tmp_path, reference):
-    pool = helper.make_node("MaxPool", ["h"], ["y"], auto_pad="SAME_UPPER", kernel_shape=[3], strides=[2])
-    nodes = [helper.make_node("Sigmoid", ["x"], ["h"]), pool]
-    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, [1, 2, "size"])], [("y", TensorProto.FLOAT, None)])
+    crop = helper.make_node("CenterCropPad", ["h", "four"], ["y"], axes=[2])
+    nodes = [helper.make_node("Sigmoid", ["x"], ["h"]), crop]
+    outputs, stored = [("y", TensorProto.FLOAT, None)], [("four", np.array([4]))]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, [1, 2, "size"])], outputs, stored, opset=18)
     model = loaded(tmp_path, proto)
     assert model.graph.nodes[-1].op.name == "deferred"
     found = compare(model, {"x": np.ones((1, 2, 5), "f4")}, "cpu", reference=reference)
