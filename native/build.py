@@ -164,7 +164,7 @@ def cuda_library(nvcc: str) -> Library:
     strict = "-Werror" in shlex.split(os.environ.get("CFLAGS", ""))
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
-    compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
+    compiler = (nvcc, "-std=c++20", "-O1", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
     flags = (CUDA_USAGE, *include_flags(INCLUDE, NATIVE, CUDA))
     units = [Unit(path, flags, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))

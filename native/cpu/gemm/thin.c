@@ -31,8 +31,10 @@ static void store(const df_gemm *g, int64_t i, int64_t j, float sum) {
   g->c[i * g->c_row + j] = df_activate(sum, g->epilogue.high);
 }
 
-/* Columns [j, j + columns) of all rows, b_row == 1. */
-THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t dtype) {
+/* Columns [j, j + columns) of |rows| rows from |first| on, b_row == 1. */
+THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t first, int64_t j,
+                     int32_t dtype) {
+  const float *a = g->a + first * g->a_row;
   const void *b = df_gemm_b(g, j * g->b_col);
   float total[MOST_ROWS][COLUMNS] = {{0}};
   for (int64_t begin = 0; begin < g->k; begin += K_BLOCK) {
@@ -48,7 +50,7 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t
       df_vec left[MOST_ROWS];
 #pragma GCC unroll 4
       for (int i = 0; i < rows; i++) {
-        const float *from = g->a + i * g->a_row + p;
+        const float *from = a + i * g->a_row + p;
         left[i] = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
       }
 #pragma GCC unroll 4
@@ -71,7 +73,7 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t
   for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++)
-      store(g, i, j + c, total[i][c]);
+      store(g, first + i, j + c, total[i][c]);
 }
 
 /* Lane c is the sum of the lanes of row[c], in the order of vec_sum: each round adds halves of two
@@ -160,11 +162,11 @@ THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const
 
 /* Of four rows two at a time: elements of a for more of them are not kept in registers. */
 THIN_INLINE void add_steps_of_rows(int rows, float (*sums)[WIDTH], const df_gemm *g, const void *b,
-                                   int64_t p, int64_t steps, int64_t columns, int32_t dtype) {
+                                   int64_t p, int64_t columns, int32_t dtype) {
   const int first = rows == 4 ? 2 : rows;
-  add_steps(first, sums, g->a, g, b, p, steps, columns, dtype);
+  add_steps(first, sums, g->a, g, b, p, STEPS, columns, dtype);
   if (first < rows)
-    add_steps(rows - first, sums + first, g->a + first * g->a_row, g, b, p, steps, columns, dtype);
+    add_steps(rows - first, sums + first, g->a + first * g->a_row, g, b, p, STEPS, columns, dtype);
 }
 
 /* Columns [begin, begin + columns) of all rows, b_col == 1. */
@@ -180,9 +182,9 @@ THIN_INLINE void add_rows(int rows, const df_gemm *g, int64_t begin, int64_t col
     for (int i = 0; i < rows; i++)
       memset(sums[i], 0, (size_t)floats * sizeof(float));
     for (; p + STEPS <= end; p += STEPS)
-      add_steps_of_rows(rows, sums, g, b, p, STEPS, columns, dtype);
-    if (p < end)
-      add_steps_of_rows(rows, sums, g, b, p, end - p, columns, dtype);
+      add_steps_of_rows(rows, sums, g, b, p, columns, dtype);
+    for (int i = 0; p < end && i < rows; i++)
+      add_steps(1, sums + i, g->a + i * g->a_row, g, b, p, end - p, columns, dtype);
     for (int i = 0; i < rows; i++)
       for (int64_t j = 0; j < floats; j++)
         total[i][j] += sums[i][j];
@@ -194,39 +196,47 @@ THIN_INLINE void add_rows(int rows, const df_gemm *g, int64_t begin, int64_t col
 
 /* ---- Tasks ---------------------------------------------------------------------------------- */
 
-THIN_INLINE void dot_columns(const df_gemm *g, int64_t begin, int64_t end, int32_t dtype) {
-#define ROWS(rows, columns)                                                                        \
-  case rows:                                                                                       \
-    dot(rows, columns, g, j, dtype);                                                               \
-    break;
-  int64_t j = begin;
-  for (; g->k <= SHORT * DF_LANES && j + DF_LANES <= end; j += DF_LANES)
-    short_dots(g, j, dtype);
-  for (; j + COLUMNS <= end; j += COLUMNS)
-    switch (g->m) {
-      ROWS(1, COLUMNS) ROWS(2, COLUMNS) ROWS(3, COLUMNS) ROWS(4, COLUMNS) default : break;
-    }
-  for (; j < end; j++)
-    switch (g->m) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) default : break; }
+/* Functions for each number of rows: the time to compile grows faster than a function. */
+#define ROWS(rows)                                                                                 \
+  static __attribute__((noinline)) void dots_##rows(const df_gemm *g, int64_t j) {                 \
+    DF_BY_DTYPE(df_gemm_b_dtype(g), dot, rows, COLUMNS, g, 0, j)                                   \
+  }                                                                                                \
+  static __attribute__((noinline)) void add_##rows(const df_gemm *g, int64_t begin,                \
+                                                   int64_t columns) {                              \
+    DF_BY_DTYPE(df_gemm_b_dtype(g), add_rows, rows, g, begin, columns)                             \
+  }
+ROWS(1)
+ROWS(2)
+ROWS(3)
+ROWS(4)
 #undef ROWS
+
+static __attribute__((noinline)) void single_dot(const df_gemm *g, int64_t i, int64_t j) {
+  DF_BY_DTYPE(df_gemm_b_dtype(g), dot, 1, 1, g, i, j)
 }
 
-THIN_INLINE void add_all_rows(const df_gemm *g, int64_t begin, int64_t columns, int32_t dtype) {
-#define ROWS(rows)                                                                                 \
-  case rows:                                                                                       \
-    add_rows(rows, g, begin, columns, dtype);                                                      \
-    break;
-  switch (g->m) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) default : break; }
-#undef ROWS
+static __attribute__((noinline)) void lanes_of_dots(const df_gemm *g, int64_t j) {
+  DF_BY_DTYPE(df_gemm_b_dtype(g), short_dots, g, j)
 }
 
 void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
+  static void (*const dots[])(const df_gemm *, int64_t) = {dots_1, dots_2, dots_3, dots_4};
+  static void (*const add[])(const df_gemm *, int64_t, int64_t) = {add_1, add_2, add_3, add_4};
+  int64_t j = begin;
+  if (g->m < 1 || g->m > MOST_ROWS)
+    return;
   if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
-    DF_BY_DTYPE(df_gemm_b_dtype(g), dot_columns, g, begin, end)
+    for (; g->k <= SHORT * DF_LANES && j + DF_LANES <= end; j += DF_LANES)
+      lanes_of_dots(g, j);
+    for (; j + COLUMNS <= end; j += COLUMNS)
+      dots[g->m - 1](g, j);
+    for (; j < end; j++)
+      for (int64_t i = 0; i < g->m; i++)
+        single_dot(g, i, j);
     return;
   }
-  for (int64_t j = begin; j < end; j += WIDTH)
-    DF_BY_DTYPE(df_gemm_b_dtype(g), add_all_rows, g, j, df_min(WIDTH, end - j))
+  for (; j < end; j += WIDTH)
+    add[g->m - 1](g, j, df_min(WIDTH, end - j));
 }
 
 static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
