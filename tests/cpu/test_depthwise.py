@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import python_on
+from tests.support import left_to_nightly, python_on
 
 COMPARED = """
 import numpy as np
@@ -42,4 +42,5 @@ for height, width in ((5, 7), (9, 40), (4, 300), (33, 33)):
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_results_are_those_of_float64(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", COMPARED)

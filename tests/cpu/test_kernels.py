@@ -24,7 +24,7 @@ def test_every_kernel_agrees_with_the_reference(isa):
     own = default_registry().devices["cpu"].version.endswith(isa)
     found = kit_on(isa, variants=3 if own else 1)
     assert found["bad"] == []
-    assert found["passed"] > 3000
+    assert found["passed"] > (3000 if own else 1500)
     views = {op.name for op in df.ops.ALL if op.view is not None}
     composite = {op.name for op in df.ops.ALL if op.decompose is not None}
     needed = {op.name for op in df.ops.ALL} - views - composite - HOST_DRIVEN - BEFORE - HOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import python_on
+from tests.support import left_to_nightly, python_on
 
 COMPARED = """
 import numpy as np
@@ -44,6 +44,7 @@ for n, c, f, groups, size, kernel, strides, pads, dilations in [
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_a_padded_copy_gives_what_the_sums_give(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", COMPARED)
 
 
@@ -69,4 +70,5 @@ assert chosen((2, 40, 3, 3), (3, 40, 3, 3), 1, 1, 0) != "shifted"  # one window:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_small_groups_and_strides_have_a_padded_copy(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", CHOSEN)

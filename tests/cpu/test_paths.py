@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import python_on
+from tests.support import left_to_nightly, python_on
 
 TRAINING = """
 import numpy as np
@@ -29,4 +29,5 @@ assert fused[True] and not fused[False], fused
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_training_on_every_instruction_set(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", TRAINING)

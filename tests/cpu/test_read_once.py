@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import python_on
+from tests.support import left_to_nightly, python_on
 
 COMPARED = """
 import numpy as np
@@ -31,6 +31,7 @@ for m in range(2, 17):
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_products_of_few_rows_are_those_of_float64(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", COMPARED)
 
 
@@ -58,4 +59,5 @@ for k, n in ((50, 97), (769, 353), (17, 16000)):
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_a_row_has_the_same_bits_however_many_there_are(isa):
     """Of a large operand some rows are read at a time; sums go on in the order in which they began."""
+    left_to_nightly(isa)
     python_on(isa, "-c", SAME)

@@ -10,7 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import dataflow as df
+from tests.kit_samples import EVERY_VARIANT
 
+LARGEST = ("vgg19", "zfnet512")  # whose random weights alone take longer than the others; ONNX's suite runs them too
 FOLDER = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("seeded_light", FOLDER / "seeded.py")
 seeded_light = importlib.util.module_from_spec(spec)
@@ -20,6 +22,8 @@ spec.loader.exec_module(seeded_light)
 
 @pytest.mark.parametrize("name", seeded_light.NAMES)
 def test_light_model_agrees_with_onnxruntime_before_the_softmax(name, tmp_path):
+    if name in LARGEST and not EVERY_VARIANT:
+        pytest.skip("the nightly script tries this: DATAFLOW_EVERY_VARIANT=1")
     model, target = seeded_light.seeded(name)
     if target not in {v.name for v in model.graph.output}:
         model.graph.output.append(helper.make_tensor_value_info(target, TensorProto.FLOAT, None))

@@ -26,11 +26,11 @@ import json, sys
 from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
-from tests.kit_samples import sampled_variants
+from tests.kit_samples import half_of, sampled_variants
 device = default_registry().devices["cpu"]
 if device.unavailable: print(json.dumps({"unavailable": device.unavailable})); sys.exit()
 shard, shards = int(sys.argv[1]), int(sys.argv[2])
-samples = SAMPLES[shard::shards]
+samples = half_of(SAMPLES, lambda sample: sample.op.name)[shard::shards]
 found = list(check_device("cpu", samples=samples, complete=False, variants=("plain",)))
 # "repeated" counts memory and compares bits, in several runs each; the last two are checks of the device.
 others = [v for v in VARIANTS if v not in ("plain", "repeated", "refused", "memory")]
@@ -71,7 +71,7 @@ def test_kernels_stay_in_their_memory_and_read_what_was_written(isa, shard, fold
         assert isa != "best", found["unavailable"]
         pytest.skip(f"not run: {found['unavailable']}")
     assert found["failed"] == []
-    assert found["passed"] > 1000
+    assert found["passed"] > 500
 
 
 def test_an_instruction_set_that_is_absent_is_reported():

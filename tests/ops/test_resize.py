@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dataflow.ops.resize import taps
-from tests.support import python_on
+from tests.support import left_to_nightly, python_on
 
 HOW = [
     {"mode": "linear", "coordinates": "half_pixel"},
@@ -70,4 +70,5 @@ for size, results, taps in ((12, 24, 2), (6, 33, 1), (40, 13, 3), (5, 70, 2), (6
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_sums_have_the_same_bits_along_any_axis(isa):
+    left_to_nightly(isa)
     python_on(isa, "-c", SAME)

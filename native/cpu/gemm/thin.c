@@ -130,7 +130,7 @@ THIN_INLINE void short_dots(const df_gemm *g, int64_t j, int32_t dtype) {
 THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const df_gemm *g,
                            const void *b, int64_t p, int64_t steps, int64_t columns,
                            int32_t dtype) {
-  df_vec left[MOST_ROWS][STEPS], right[STEPS];
+  df_vec left[MOST_ROWS][STEPS] = {{{0}}}, right[STEPS];
   int64_t from[STEPS];
 #pragma GCC unroll 4
   for (int s = 0; s < STEPS; s++) {
