@@ -164,6 +164,7 @@ def cuda_library(nvcc: str) -> Library:
     strict = "-Werror" in shlex.split(os.environ.get("CFLAGS", ""))
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
+    # nvcc's -O is of the host's code, which launches; that of cards is optimized in any case, to the same PTX.
     compiler = (nvcc, "-std=c++20", "-O1", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
     flags = (CUDA_USAGE, *include_flags(INCLUDE, NATIVE, CUDA))
     units = [Unit(path, flags, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
