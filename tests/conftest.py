@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import dataflow as df
 from dataflow.plugin.hookspecs import hookimpl
@@ -17,6 +18,10 @@ FOLDER = Path(__file__).parent / "cdevice"
 
 # Scratch grows with the threads, and so would the bytes that tests of memory count on a machine with many.
 os.environ.setdefault("DATAFLOW_NUM_THREADS", "2")
+
+# How long an example takes says what else the machine does.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # What runs in the background of a shell ignores Ctrl-C, and so would everything that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -229,7 +229,7 @@ def session_of(shapes, scale=1.0, threads=2):
     m=st.integers(1, 40), n=st.integers(1, 70), d=st.integers(0, 40), e=st.integers(1, 70), batch=st.integers(1, 5),
     masked=st.sampled_from((None, "whole", "keys", "rows")), threads=st.integers(1, 2), scale=st.floats(-2, 2),
 )  # fmt: skip
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_sizes(m, n, d, e, batch, masked, threads, scale):
     shapes = [(batch, m, d), (batch, d, n), (batch, n, e)]
     if masked:
@@ -340,7 +340,7 @@ def test_weights_of_large_scores_are_as_exact_in_gradients():
     m=st.integers(1, 5), n=st.integers(1, 1500), d=st.integers(0, 70), e=st.integers(1, 70),
     transposed=st.sets(st.sampled_from(("q", "kt", "v"))), masked=st.booleans(), threads=st.integers(1, 2),
 )  # fmt: skip
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_few_rows_read_keys_and_values_as_they_lie(m, n, d, e, transposed, masked, threads):
     """Each operand may be a view of its transpose, and the logarithm of the sum is as in a closed form."""
     g = df.GraphBuilder()

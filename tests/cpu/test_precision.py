@@ -75,7 +75,7 @@ def test_products_of_all_sizes(m, n, k, precision):
     np.testing.assert_array_equal(found, product(a, b, precision))  # the same bits from run to run
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.tuples(*[st.integers(1, 90)] * 2, st.integers(1, 600)),
     st.tuples(st.booleans(), st.booleans()),

@@ -13,7 +13,7 @@ from tests.passes.test_fuse_elementwise import graphs
 from tests.support import ops_of
 
 RANDOM = np.random.default_rng(5)
-MODERATE = settings(max_examples=30, deadline=None, suppress_health_check=[*HealthCheck])
+MODERATE = settings(max_examples=30, suppress_health_check=[*HealthCheck])
 
 
 def compared(registry, graph, feeds):

@@ -14,7 +14,7 @@ from tests.fuzz.comparing import wrong
 from tests.fuzz.making import make_graph
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@settings(max_examples=30, derandomize=True, suppress_health_check=[*HealthCheck])
 @given(seed=st.integers(0, 1 << 30))
 def test_random_graphs_agree_with_the_reference(cuda, seed):
     try:

@@ -32,7 +32,7 @@ def graphs(draw):
 
 
 # The same examples at each run.
-SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+SETTINGS = settings(max_examples=40, derandomize=True, suppress_health_check=[*HealthCheck])
 
 
 def run(graph, feeds, devices, registry=None):

@@ -33,7 +33,7 @@ def model(sizes, *, typed=()):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @given(sizes=st.lists(st.integers(0, 3000) | st.just(40_000), max_size=6), typed=st.sets(st.integers(0, 5)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_left_out_and_the_rest_are_the_model(tmp_path_factory, on_disk, sizes, typed):
     proto = model(sizes, typed=typed)
     data = proto.SerializeToString()
@@ -94,7 +94,7 @@ def test_a_file_that_ends_before_its_tensors_is_refused(tmp_path):
 
 
 @given(dropped=st.integers(0, 25_000), damaged=st.integers(0, 25_000), bit=st.integers(0, 7))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_broken_file_is_refused_or_reads_as_protobuf_reads_it(dropped, damaged, bit):
     data = bytearray(model([2000, 3, 3000]).SerializeToString())
     data[damaged % len(data)] ^= 1 << bit

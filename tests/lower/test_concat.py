@@ -68,7 +68,7 @@ def test_two_operands_from_one_value_stay_a_step():
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_views_give_equal_results(data):
     """Also where parts, what they are views of, and the whole have readers and results of their own."""
     g = df.GraphBuilder()

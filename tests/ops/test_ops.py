@@ -23,7 +23,7 @@ from dataflow_numpy.kernels import KERNELS
 
 ops = df.ops
 BASIC = {op.name for ops_ in (*(f.OPS for f in (activation, arithmetic, linalg, reduce)), GATHER, SHAPE) for op in ops_}
-SETTINGS = settings(max_examples=150, deadline=None)
+SETTINGS = settings(max_examples=150)
 
 
 def f32(*shape):

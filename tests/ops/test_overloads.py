@@ -151,7 +151,7 @@ def test_slices_are_numpys(key):
     agrees(operator.itemgetter(key), CUBE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5))
 def test_random_slices_are_numpys(data, shape):
     key = data.draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))

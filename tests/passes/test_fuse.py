@@ -160,7 +160,7 @@ def planted(draw):
 
 
 @given(planted())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_planted_patterns_give_equal_results(made):
     compared(*made)
 

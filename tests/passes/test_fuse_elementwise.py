@@ -52,7 +52,7 @@ def graphs(draw):
 
 
 @given(graphs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_fused_graphs_give_the_same_bits(made):
     compared(*made)
 

@@ -93,7 +93,7 @@ def least_peak(lifetimes: list[Lifetime]) -> int:
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.builds(lambda a, n, b: Lifetime(a, a + n, b, 1), st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)),
