@@ -97,6 +97,8 @@ def work_of(lowered: Lowered) -> Work:
                 makers.append([])
             if not uses[base] or uses[base][-1] != index:
                 uses[base].append(index)
+        if isinstance(item, Loop):  # a body may read back what it has written itself: rows of a result
+            reads[-1] = tuple(base for base in reads[-1] if makers[base] or base not in writes[-1])
         for base in writes[-1]:
             makers[base].append(index)
         repeated = read_again(item)
