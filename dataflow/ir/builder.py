@@ -378,6 +378,23 @@ class GraphBuilder:
         """Keeps names for values that will be given them; those that the builder makes up avoid them."""
         self._reserved.update(names)
 
+    # ---- for who puts nodes into a graph that is there ------------------------------------------------
+
+    def take_names(self, values: Iterable[str], nodes: Iterable[str]) -> None:
+        """Names that new values and nodes can't have."""
+        self._names.update(dict.fromkeys(values, 0))
+        self._node_names.update(dict.fromkeys(nodes, 0))
+
+    def take_nodes(self) -> list[Node]:
+        """The nodes since they were taken last."""
+        taken, self._nodes, self._indexed = self._nodes, [], 0
+        return taken
+
+    def take_initializers(self) -> Mapping[Value, Initializer]:
+        """The stored tensors; the builder takes no more nodes afterwards."""
+        taken, self._initializers, self._built = self._initializers, {}, True
+        return taken
+
     def _operands(self, op: AnyOp, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
         given = tuple(inputs)
         for item in given:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from ..host.limits import poll
 from .builder import GraphBuilder
@@ -59,6 +60,66 @@ def rewrite(
     for state in graph.states:
         builder.state(state.name, new[state.before], new[state.after])
     return builder.finish(graph.stages)
+
+
+class _Shown(dict[Value, Value]):
+    """By a value of a graph, what stands for it in a builder: what replaced it, or a value that is made when asked."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        super().__init__()
+        self.builder = builder
+        self.of: dict[Value, Value] = {}  # the value that one stands for
+
+    def __missing__(self, value: Value) -> Value:
+        made = self[value] = Value(value.name, value.type, self.builder)
+        self.of[made] = value
+        return made
+
+
+def replace_nodes(
+    graph: Graph,
+    at: Collection[Node],
+    replace: Callable[[GraphBuilder, Node, Mapping[Value, Value]], Sequence[Value]],
+) -> Graph:
+    """The graph with other nodes where a few stand; all others, and the values, stay themselves.
+
+    Args:
+        graph: any.
+        at: what is replaced.
+        replace: ``replace(builder, node, new)`` gives values for the outputs of a node; ``new`` has the values of the
+            builder for those of the graph that are known before the node. The builder doesn't know their nodes.
+    """
+    builder = GraphBuilder(graph.name)
+    going = {value for node in at for value in node.outputs}
+    builder.reserve([value.name for value in going if value is not None])
+    builder.take_names(
+        [value.name for value in graph.values() if value not in going],
+        [node.name for node in graph.nodes if node not in at],
+    )
+    shown = _Shown(builder)
+    other: dict[Value | None, Value] = {}  # by what is replaced, what it is now
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node in at:
+            poll(node)
+            builder.origin = node.origin or node.name
+            results = replace(builder, node, shown)
+            nodes += [_reading(made, shown.of) for made in builder.take_nodes()]
+            for old, new in zip(node.outputs, results, strict=False):
+                if old is not None:
+                    shown[old], other[old] = new, shown.of.get(new, new)
+        else:
+            nodes.append(node if not other or other.keys().isdisjoint(node.inputs) else _reading(node, other))
+    outputs = {name: other.get(value, value) for name, value in graph.outputs.items()}
+    states = tuple([State(s.name, other.get(s.before, s.before), other.get(s.after, s.after)) for s in graph.states])
+    stored = {**graph.initializers, **builder.take_initializers()}
+    return Graph(graph.inputs, outputs, tuple(nodes), stored, states, graph.name, graph.stages)
+
+
+def _reading(node: Node, others: Mapping[Any, Value]) -> Node:
+    """The node with other operands."""
+    inputs = tuple([None if v is None else others.get(v, v) for v in node.inputs])
+    return Node(node.op, node.name, inputs, node.outputs, node.attributes, node.bodies, node.origin, node.pin)
 
 
 def with_values(graph: Graph, others: Mapping[Value, Value]) -> Graph:

@@ -10,7 +10,7 @@ from typing import Any
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Shape
 from ..ir.graph import Graph, Node
-from ..ir.rewrite import rewrite
+from ..ir.rewrite import replace_nodes
 from ..ir.tracing import Keys
 from ..ir.types import TensorType
 from ..ir.value import Value
@@ -114,22 +114,17 @@ def replaced(graph: Graph, forms: Mapping[Node, Form], differentiable: bool) -> 
         forms: by the node whose result each gives.
         differentiable: gradients will read the logarithms of sums, and other extra outputs.
     """
-    new: dict[Value, Value] = {}
     made: dict[str, str] = {}  # the pins of nodes, by name
     masks, keys = dict[Any, Value](), Keys()  # layers share them
 
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        new.update({old: v for old, v in zip(node.inputs, inputs, strict=True) if old is not None and v is not None})
-        form = forms.get(node)
-        if form is None:
-            return None
-        value = _Making(builder, new, masks, keys, form).result(made)
+    def replace(builder: GraphBuilder, node: Node, new: Mapping[Value, Value]) -> Sequence[Value]:
+        value = _Making(builder, new, masks, keys, forms[node]).result(made)
         assert node.outputs[0] is not None
         if node.outputs[0].name != value.name:
             builder.rename(value, node.outputs[0].name)
         return (value,)
 
-    result = rewrite(graph, replace)
+    result = replace_nodes(graph, forms.keys(), replace)
     nodes = eliminate_dead_code(result, extras=not differentiable).nodes
     pinned = (dataclasses.replace(n, pin=made[n.name]) if n.name in made else n for n in nodes)
     return dataclasses.replace(result, nodes=tuple(pinned))

@@ -6,12 +6,12 @@ too, the first reshape copies them, and training keeps the copy for backward bes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
-from ..ir.rewrite import rewrite
+from ..ir.rewrite import replace_nodes
 from ..ir.value import Value
 from ..ops.shape import reshape, transpose
 from .dead_code import eliminate_dead_code
@@ -37,19 +37,12 @@ def transpose_without_merging(graph: Graph) -> Graph:
             found[node] = x, perm
     if not found:
         return graph
-    sources = {x for x, _ in found.values()}
-    first = {node: node.inputs[0] for node in graph.nodes if node.op is reshape and node.inputs[0] in sources}
-    new: dict[Value, Value] = {}
 
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if node in first and inputs[0] is not None:
-            new[first[node]] = inputs[0]
-        if node not in found:
-            return None
+    def replace(builder: GraphBuilder, node: Node, new: Mapping[Value, Value]) -> Sequence[Value]:
         x, perm = found[node]
         return (transpose(new[x], perm=perm, name=node.name),)
 
-    return eliminate_dead_code(rewrite(graph, replace), extras=False)
+    return eliminate_dead_code(replace_nodes(graph, found.keys(), replace), extras=False)
 
 
 def _made_by(op: object, value: Value | None, makers: dict[Value, Node]) -> Node | None:

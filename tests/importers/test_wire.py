@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow.cdevice.host_memory import allocated
+from dataflow.cdevice.host_memory import allocated, can_lend
 from dataflow_onnx.file import wire
-from dataflow_onnx.file.reader import read_bytes
+from dataflow_onnx.file.reader import read_bytes, read_file
 from dataflow_onnx.file.wire import WORTH_SHARING, content_of, read_content
 from tests.support import onnx_model
 
@@ -29,6 +29,13 @@ def model(sizes, *, typed=()):
             stored.append(numpy_helper.from_array(array, f"w{index}"))
     x, y = ((name, TensorProto.FLOAT, [1]) for name in "xy")
     return onnx_model([helper.make_node("Relu", ["x"], ["y"])], [x], [y], stored, opset=17)
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_walked(monkeypatch, request):
+    """A small file too, but where a test is of these."""
+    if "small_file" not in request.node.name:
+        monkeypatch.setattr(wire, "WORTH_WALKING", 0)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -83,6 +90,24 @@ def test_a_session_uses_the_weights_of_a_file_where_they_lie(tmp_path):
     assert (session.run(np.full((3, size), 0.5, np.float32))["y"] == size / 2).all()
     del session
     assert allocated()[0] == before
+
+
+def test_tensors_of_a_small_file_lie_where_a_session_uses_them(tmp_path):
+    """Each decoded, and then one behind another in a block of their own."""
+    arrays = {
+        f"w{size}": np.random.default_rng(size).standard_normal(size).astype(np.float32) for size in (3, 16, 5000)
+    }
+    proto = model([])
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    content = read_content(str(tmp_path / "m.onnx"))
+    assert not content.large
+    assert content.to_bytes() == proto.SerializeToString()
+    read = read_file(str(tmp_path / "m.onnx")).graph.initializers
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+        assert not read[name].flags.writeable
+        assert array.nbytes < 64 or can_lend(read[name])  # others are numbers, which are read here
 
 
 def test_a_file_that_ends_before_its_tensors_is_refused(tmp_path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from .records import GraphRecord, Noted
 
@@ -12,6 +13,20 @@ FOLDED = "pkg.onnxscript.optimizer.folded_from"
 # torch/export/graph_signature.py and onnxscript/optimizer/_constant_folding.py of 2.13 and 0.7 write them
 _TARGET = re.compile(r"^\w+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
 _NAME = re.compile(r"'([^']*)'")
+
+
+def text_under(key: str, proto: Any) -> str:
+    """The text that a tool noted of a value or a graph of the file; "" where there is none."""
+    for entry in proto.metadata_props:
+        if entry.key == key:
+            return str(entry.value)
+    return ""
+
+
+def texts_under(key: str, values: Iterable[Any]) -> dict[str, str]:
+    """The texts of those values that have one, by name."""
+    described = [value for value in values if value.metadata_props]
+    return {value.name: text for value in described if (text := text_under(key, value))}
 
 
 def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Noted:

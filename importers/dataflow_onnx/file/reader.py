@@ -18,10 +18,11 @@ from dataflow import DType, TensorType
 from dataflow.errors import ModelError
 from dataflow.plugin import MOST_AXES
 
+from .aligned import AlignedTensors
 from .external import ExternalData
 from .functions import check_functions
 from .node_order import sort_nodes
-from .noted import FOLDED, SIGNATURE, noted
+from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .value_types import DTYPE_OF, ValueType, declared_type, form_of, form_of_output, type_in_body, type_of_input
@@ -29,6 +30,7 @@ from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
+_WORTH_ALIGNING = 64  # bytes: smaller tensors are numbers and sizes, which the importer reads
 _TEXT = frozenset({str})
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
@@ -81,20 +83,15 @@ def _records(content: Content, path: str) -> ModelRecord:
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(f"{path}: opset {version}; expected {OLDEST_OPSET} or later")
+    reader.aligned = AlignedTensors(len(content.small), len(proto.graph.initializer))
     graph = reader.graph(proto.graph, MAIN, large)
     if version is not None and version < 7:
         graph = _modern(graph, version, path)
         opsets |= {"": 7, BEFORE_7: 1}
     folder, external = str(reader.external.folder), reader.external.used
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    folded = {value.name: _noted(value, FOLDED) for value in proto.graph.value_info if _noted(value, FOLDED)}
-    known = noted(graph, _noted(proto.graph, SIGNATURE), folded)
+    known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info))
     return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known)
-
-
-def _noted(proto: onnx.ValueInfoProto | GraphProto, key: str) -> str:
-    """The text that a tool noted under a key; "" where there is none."""
-    return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
 
 
 def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:
@@ -174,6 +171,7 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.external = ExternalData(Path(path).resolve().parent)
+        self.aligned = AlignedTensors(0, 0)
 
     def fail(self, text: str) -> ModelError:
         return ModelError(f"{self.path}: {text}")
@@ -283,6 +281,8 @@ class _Reader:
             wanted = dtype.packed_nbytes(count)
             if len(raw) != wanted:
                 raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
+            if isinstance(raw, bytes) and wanted >= _WORTH_ALIGNING:
+                raw = self.aligned.keep(raw)
             return self.shaped(self.decode(raw, dtype), shape, where)
         try:
             array = onnx.numpy_helper.to_array(proto)

@@ -23,6 +23,7 @@ import dataflow as df
 from .records import Array, Content
 
 WORTH_SHARING = 4096  # bytes
+WORTH_WALKING = 1 << 20  # bytes of a file: a smaller one is decoded, and its tensors copied, in less time
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, TensorProto
 _LENGTH = 2  # the wire type of messages and bytes
 _WINDOW = 1 << 15  # bytes of a file looked at together
@@ -40,7 +41,11 @@ def read_content(path: str) -> Content:
         OSError: it can't be read.
     """
     with Path(path).open("rb", buffering=0) as file:
-        return _content(_BytesOnDisk(file))
+        source = _BytesOnDisk(file)
+        if source.size < WORTH_WALKING:
+            data = file.readall()
+            return Content(data, {}, (data,))
+        return _content(source)
 
 
 def content_of(data: bytes) -> Content:
