@@ -21,6 +21,7 @@ from .value import Builder, Use, Value, builder_of
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+DECOMPOSED: Any = type("Decomposed", (), {"__repr__": lambda self: "DECOMPOSED"})()
 
 _PLAIN = 1 << 31  # almost all numbers are below it
 _INTEGERS = frozenset({int})
@@ -32,7 +33,8 @@ bodies gets ``bodies=`` too."""
 Gradient = Callable[..., Value | Sequence[Value | None] | None]
 """``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
 The walker undoes broadcasts. An op with bodies gets ``differentiate=`` too; its node's bodies are decomposed into ops
-with gradients."""
+with gradients. ``DECOMPOSED`` in place of all cotangents: those of the node's decomposition, computed beside it; so
+where the loss depends on what a node keeps for backward."""
 Differentiate = Callable[[Builder, Mapping[Value, Value], Sequence[Value]], dict[Value, Value | None]]
 """``differentiate(builder, seeds, wrt)``: the cotangent of each value of ``wrt``, None where no seed depends on it.
 ``seeds`` are cotangents by value; nodes are added to the builder, which has the forward ones."""

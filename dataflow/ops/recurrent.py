@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import GradientError
 from ..ir.graph import Node
-from ..ir.op import AnyOp, MultiOp, Op
+from ..ir.op import DECOMPOSED, AnyOp, MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add
-from .infer import alike, need, need_float, need_no_cotangent, product
+from .infer import alike, need, need_float, product
 from .linalg import matmul, swapped
 from .rules.recurrent_cells import gru_grad_steps, gru_steps, lstm_grad_steps, lstm_steps, rnn_grad_steps, rnn_steps
 from .shape import reshape, slice_
@@ -90,10 +89,6 @@ def _weight(dx: Value, y: Value, h: Value | None, reverse: bool) -> Value:
     return add(total, matmul(swapped(first), h))
 
 
-def _no_second(node: Node, *cotangents: Value | None) -> None:
-    raise GradientError(f"{node.describe()}: recurrent networks have no second derivatives")
-
-
 def _made(node: Node, op: AnyOp, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
     first = next(v for v in inputs if v is not None)
     assert first.builder is not None
@@ -130,10 +125,9 @@ def _lstm_infer(
     return stack, state, state, x, stack
 
 
-def _lstm_gradient(
-    node: Node, dy: Value | None, dh: Value | None, dc: Value | None, *kept: Value | None
-) -> tuple[Value | None, ...] | None:
-    need_no_cotangent(node, *kept)
+def _lstm_gradient(node: Node, dy: Value | None, dh: Value | None, dc: Value | None, *kept: Value | None) -> Any:
+    if any(cotangent is not None for cotangent in kept):  # of its gradient's gradient
+        return DECOMPOSED
     r, h, c, lengths = _operands(node, 5)[1:]
     gates, cells = node.outputs[3:]
     dx, dh0, dc0 = _made(node, lstm_grad, (r, gates, cells, dy, dh, dc, c, lengths))
@@ -177,7 +171,6 @@ lstm_grad: Op = Op(
     _lstm_grad_infer,
     outputs=("dx", "+dh_first", "+dc_first"),
     attributes={"reverse": False},
-    gradient=_no_second,
     decompose=lstm_grad_steps,
     cost=_cost(4),
     doc="from the last step back: dh += dy[t]; dx[t] from dh, dc and the gates; dh = dx[t] r, dc = f dc",
@@ -199,10 +192,9 @@ def _gru_infer(
     return _stack(x, r.shape[1]), state, _stack(x, r.shape[1] * 4)
 
 
-def _gru_gradient(
-    node: Node, dy: Value | None, dh: Value | None, *kept: Value | None
-) -> tuple[Value | None, ...] | None:
-    need_no_cotangent(node, *kept)
+def _gru_gradient(node: Node, dy: Value | None, dh: Value | None, *kept: Value | None) -> Any:
+    if any(cotangent is not None for cotangent in kept):  # of its gradient's gradient
+        return DECOMPOSED
     r, bias, h, lengths = _operands(node, 5)[1:]
     y, gates = node.outputs[0], node.outputs[2]
     dx, dq, dh0 = _made(node, gru_grad, (r, gates, y, dy, dh, h, lengths))
@@ -247,7 +239,6 @@ gru_grad: MultiOp = MultiOp(
     _gru_grad_infer,
     outputs=("dx", "dq", "+dh_first"),
     attributes={"reverse": False},
-    gradient=_no_second,
     decompose=gru_grad_steps,
     cost=_cost(3),
     doc="from the last step back: dh += dy[t]; dx[t], dq[t] from dh and the gates; dh = dq[t] r + z dh",
@@ -308,7 +299,6 @@ rnn_grad: Op = Op(
     _rnn_grad_infer,
     outputs=("dx", "+dh_first"),
     attributes={"reverse": False, "relu": False},
-    gradient=_no_second,
     decompose=rnn_grad_steps,
     cost=_cost(1),
     doc="from the last step back: dh += dy[t]; dx[t] = dh (1 - y[t]^2), or dh where y[t] > 0; dh = dx[t] r",

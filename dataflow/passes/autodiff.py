@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
+from ..ir.op import DECOMPOSED
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Builder, Value
@@ -37,7 +38,13 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
     Raises:
         GradientError: nodes between have no gradient; names them all.
     """
-    forward = builder.nodes()
+    return _through(builder, builder.nodes(), seeds, wrt)
+
+
+def _through(
+    builder: Builder, forward: Sequence[Node], seeds: Mapping[Value, Value], wrt: Sequence[Value]
+) -> dict[Value, Value | None]:
+    """As ``add_gradients``, along these nodes alone."""
     active = _reachable(forward, wrt)
     summands: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
@@ -64,7 +71,10 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
         builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
         with builder.scope(f"grad/{node.name}"):
             try:
-                found = _apply(node, [total(v) for v in node.outputs], active)
+                cotangents = [total(v) for v in node.outputs]
+                found = _apply(node, cotangents, active)
+                if found is DECOMPOSED:
+                    found = _through_decomposition(builder, node, cotangents)
             except GradientError as error:
                 problems.append(str(error))
                 found = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
@@ -128,6 +138,19 @@ def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Va
         return node.op.gradient(node, *cotangents)
     bodies = tuple(decompose_for_gradient(body, body.inputs) for body in node.bodies)
     return node.op.gradient(dataclasses.replace(node, bodies=bodies), *cotangents, differentiate=add_gradients)
+
+
+def _through_decomposition(builder: Builder, node: Node, cotangents: Sequence[Value | None]) -> Sequence[Value | None]:
+    """The cotangents of a node's inputs by its decomposition, which is added to the builder."""
+    assert node.op.decompose is not None
+    before = len(builder.nodes())
+    made = node.op.decompose(*node.inputs, **node.attributes)
+    seeds: dict[Value, Value] = {}
+    for value, cotangent in zip((made,) if isinstance(made, Value) else made, cotangents, strict=False):
+        if cotangent is not None:
+            seeds[value] = add(seeds[value], cotangent) if value in seeds else cotangent
+    found = _through(builder, builder.nodes()[before:], seeds, [v for v in node.inputs if v is not None])
+    return [None if v is None else found.pop(v, None) for v in node.inputs]  # of a value that is read twice once
 
 
 def _summed(cotangent: Value, wanted: TensorType) -> Value:

@@ -1,13 +1,10 @@
 """Recurrent ops: their loops as scans, types that are refused, and what a plan holds of them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.ir.rewrite import rewrite
-from dataflow.passes.autodiff import vjp_graph
 from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.planning.verify import check_plan
 from dataflow.testing.samples.recurrent import SAMPLES
@@ -113,17 +110,6 @@ def test_lengths_must_be_integers():
     lengths = g.input("lengths", df.float32, (2,))
     with pytest.raises(df.InputError, match=r"lengths are float32\[2\]; expected int32 or int64"):
         ops.lstm(x, r, None, None, lengths)
-
-
-def test_second_derivatives_are_refused():
-    g = df.GraphBuilder()
-    x, r = g.input("x", df.float32, (3, 2, 8)), g.input("r", df.float32, (8, 2))
-    g.output("y", ops.lstm(x, r)[0])
-    graph = g.build()
-    joint = vjp_graph(graph, list(graph.inputs))
-    first = dataclasses.replace(joint, outputs={"dx": joint.outputs["grad.x"]})
-    with pytest.raises(df.GradientError, match="second derivatives"):
-        vjp_graph(first, [v for v in first.inputs if v.name == "x"])
 
 
 @pytest.mark.parametrize("name", ["lstm_grad", "gru_grad", "rnn_grad"])

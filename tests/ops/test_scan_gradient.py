@@ -127,19 +127,54 @@ def test_no_iterations_give_zeros():
     np.testing.assert_array_equal(found["grad.h"], feeds["grad.last"])
 
 
-def test_second_derivatives_by_differences():
-    iterations, batch, step = 4, 2, 1e-6
-    g = graph(CELLS["a weight"], iterations, batch)
-    first = vjp_graph(g, [v for v in g.inputs if v.name == "w"])
-    first = dataclasses.replace(first, outputs={"dw": first.outputs["grad.w"]})
-    second = vjp_graph(first, [v for v in first.inputs if v.name == "w"])
+def again(graph):
+    """The gradients' gradients, by all inputs of ``graph``."""
+    names = [v.name for v in graph.inputs]
+    first = vjp_graph(graph, list(graph.inputs))
+    first = dataclasses.replace(first, outputs={f"d{name}": first.outputs[f"grad.{name}"] for name in names})
+    return vjp_graph(first, [v for v in first.inputs if v.name in names])
+
+
+@pytest.mark.parametrize("batch", [2, 40])
+@pytest.mark.parametrize("name", CELLS)
+def test_second_derivatives_are_those_of_the_unrolled_graph(name, batch):
+    loop, plain = (again(make(CELLS[name], 3, batch)) for make in (graph, unrolled))
     random = np.random.default_rng(0)
-    feeds = {v.name: random.standard_normal(v.type.sizes) for v in first.inputs}
-    feeds["w"] = W
-    u, direction = random.standard_normal((4, 4)), random.standard_normal((4, 4))
-    along = (evaluate(second, {**feeds, "grad.dw": u}, dtype=np.float64)["grad.w"] * direction).sum()
-    ends = [evaluate(first, {**feeds, "w": W + s * step * direction}, dtype=np.float64)["dw"] for s in (1, -1)]
-    assert along == pytest.approx(float((u * (ends[0] - ends[1])).sum()) / (2 * step), rel=1e-5)
+    feeds = {v.name: random.standard_normal(v.type.sizes) for v in loop.inputs} | {"w": W, "v": V}
+    found, expected = (evaluate(g, feeds, dtype=np.float64) for g in (loop, plain))
+    for key in ("grad.h", "grad.x", "grad.w", "grad.v"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-11, atol=1e-11, err_msg=key)
+
+
+def test_a_capture_may_be_computed_from_another():
+    """What passes between them outside the loop is counted once."""
+
+    def with_scan(h, x, w, other):
+        g = df.GraphBuilder("body")
+        inner = [
+            g.input(n, df.float32, shape)
+            for n, shape in (("h", (2, 4)), ("x", (2, 4)), ("w", (4, 4)), ("other", (4, 4)))
+        ]
+        g.output("after", ops.tanh(inner[0] @ inner[2] + inner[1] @ inner[3]))
+        return ops.scan(h, x, w, other, n_carries=1, n_xs=1, bodies=(g.build(),))[0]
+
+    def without(h, x, w, other):
+        for t in range(3):
+            h = ops.tanh(h @ w + ops.reshape(x[t : t + 1], shape=(2, 4)) @ other)
+        return h
+
+    random = np.random.default_rng(0)
+    feeds = {"h": random.standard_normal((2, 4)), "x": random.standard_normal((3, 2, 4)), "w": W}
+    for derived in (transposed, ops.tanh, lambda w: w):
+        results = []
+        for make in (with_scan, without):
+            g = df.GraphBuilder()
+            h, x, w = (g.input(n, df.float32, a.shape) for n, a in feeds.items())
+            g.output("y", make(h, x, w, derived(w)))
+            joint = vjp_graph(g.build(), [h, x, w])
+            results.append(evaluate(joint, {**feeds, "grad.y": np.ones((2, 4))}, dtype=np.float64))
+        for key in ("grad.h", "grad.x", "grad.w"):
+            np.testing.assert_allclose(results[0][key], results[1][key], rtol=1e-12, atol=1e-12, err_msg=key)
 
 
 # Rows of a sequence that lie otherwise than one behind the other in memory: starts, stops, steps of a slice of x.

@@ -388,7 +388,13 @@ def smallest():
     return [sample for _, sample in chosen.values()]
 
 
-@pytest.mark.parametrize("sample", smallest(), ids=lambda s: s.name)
+def recurrent():
+    """Every form of a small recurrent layer: states given or not, lengths, in reverse."""
+    layers = ("lstm", "gru", "rnn")
+    return [s for s in SAMPLES if s.op.name in layers and s.gradient]
+
+
+@pytest.mark.parametrize("sample", [*smallest(), *recurrent()], ids=lambda s: s.name)
 def test_gradient_of_the_gradient(sample):
     """d/dx <v, grad_x <u, f(x)>> along w, by the walker and by differences of the first gradient."""
     graph = sample.build()

@@ -74,7 +74,7 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
             carried[i].next = add(carried[i].input, cotangent(read[i]))
     scanned = {i: scan.stack(cotangent(read[i])) for i in floats if n_carries <= i < first}
     factors = [
-        (scan.stack(new[p.left]), scan.stack(cotangent(new[p.result])), weights[p.weight])
+        (scan.stack(new[p.left]), scan.stack(cotangent(new[p.result])), p.weight)
         for p in taken.products
         if found[new[p.result]] is not None
     ]
@@ -86,14 +86,8 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
         (weight, matmul(swapped(_matrix(scan.rows_of(left))), _matrix(scan.rows_of(right))))
         for left, right, weight in factors
     )
-    captured = [i for i in floats if i >= first]
-    origin = outer.origin
-    shares = differentiate(outer, d_weights, [inputs[i] for i in captured])
-    outer.origin = origin
-    for i in captured:
-        share = shares.pop(inputs[i], None)  # once, where a value is captured twice
-        if share is not None:
-            totals[i] = add(totals[i], share) if i in totals else share
+    for i, share in taken.shares(outer, inputs[first:], d_weights, differentiate).items():
+        totals[first + i] = add(totals[first + i], share) if first + i in totals else share
     return [totals.get(i) for i in range(len(inputs))]
 
 
@@ -221,6 +215,28 @@ class _Taken:
             return []
         new = inline(outer, self.source, captures)
         return [new[v] for v in self.source.outputs.values()]
+
+    def shares(
+        self, outer: Builder, captures: Sequence[Value], d_weights: Mapping[int, Value], differentiate: Differentiate
+    ) -> dict[int, Value]:
+        """What the weights, whose cotangents are given by index, pass on to captures, by index.
+
+        What computes the weights is differentiated by itself: outside, one capture may be computed from another, and
+        what it passes on there is counted where that node is differentiated.
+        """
+        if self.source is None or not d_weights:
+            return {}
+        g = GraphBuilder("weights")
+        given = [g.input(f"in{i}", *dtype_and_shape(v.type)) for i, v in enumerate(captures)]
+        new = inline(g, self.source, given)
+        weights = [new[v] for v in self.source.outputs.values()]
+        seeds = _sums((weights[i], g.input(f"d{i}", *dtype_and_shape(d.type))) for i, d in d_weights.items())
+        for value, share in differentiate(g, seeds, [v for v in given if v.type.dtype.is_float]).items():
+            if share is not None:
+                g.output(value.name, share)
+        graph = g.build()
+        made = inline(outer, graph, [*captures, *d_weights.values()])
+        return {i: made[graph.outputs[v.name]] for i, v in enumerate(given) if v.name in graph.outputs}
 
 
 def _take_out(body: Graph, first: int) -> _Taken:
