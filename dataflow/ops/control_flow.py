@@ -103,7 +103,7 @@ def _if_gradient(node: Node, *cotangents: Value | None, differentiate: Different
         g = GraphBuilder(f"{body.name}.backward")
         inputs = [g.input(v.name, *dtype_and_shape(v.type)) for v in body.inputs]
         outputs = list(body.outputs.values())
-        given = {i: g.input(f"d.{i}", *dtype_and_shape(outputs[i].type)) for i in present}
+        given = {i: g.input(g.free_name(f"d.{i}"), *dtype_and_shape(outputs[i].type)) for i in present}
         new = inline(g, body, inputs)
         seeds: dict[Value, Value] = {}
         for i in present:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import GradientError, InputError
+from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size, broadcast_size
 from ..ir.graph import Node
 from ..ir.types import DType, TensorType, bool_
@@ -217,22 +217,6 @@ def varies(value: Value) -> bool:
     """False for a constant: what nobody trains or feeds needs no gradient."""
     stored = builder_for(value).initializer_of(value)
     return stored is None or stored.trainable
-
-
-def need_no_cotangent(node: Node, *cotangents: Value | None) -> None:
-    """Raises GradientError where a cotangent came for one of the last outputs, which have no gradient.
-
-    Args:
-        node: its rule is asked.
-        cotangents: of its last outputs, those that it keeps for backward.
-    """
-    names = node.op.output_names(node)[len(node.outputs) - len(cotangents) :]
-    asked = [name.removeprefix("+") for name, cotangent in zip(names, cotangents, strict=True) if cotangent is not None]
-    if asked:
-        raise GradientError(
-            f"{node.describe()}: its extra output {' and '.join(asked)} has no gradient, and the loss depends on it; "
-            "compute it by other ops where it is to be differentiated"
-        )
 
 
 def need_bool(name: str, *types: TensorType) -> None:

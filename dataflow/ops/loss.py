@@ -10,13 +10,12 @@ from ..ir.graph import Node
 from ..ir.op import MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import exp, mul, sub
+from .arithmetic import add, exp, mul, neg, sub
 from .gather import full
-from .infer import alike, need, need_float, need_no_cotangent, normal_axis
+from .infer import alike, need, need_float, normal_axis
 from .logic import equal, where
 from .reduce import reduce_sum
 from .shape import reshape
-from .softmax import softmax_grad
 
 # Of several sizes along the axis, ``classes`` says that only so many of the first are classes; 0: all are.
 _ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0, "classes": 0}
@@ -56,34 +55,53 @@ def _both_infer(
     return loss, logits
 
 
-def _gradient(node: Node, dloss: Value, *kept: Value | None) -> tuple[Value, None]:
-    need_no_cotangent(node, *kept)
+def _gradient(node: Node, dloss: Value | None, dlse: Value | None = None) -> tuple[Value | None, None]:
     logits, labels = node.inputs
-    return softmax_cross_entropy_grad(dloss, logits, labels, node.outputs[1], **node.attributes), None
+    lse = node.outputs[1]
+    assert logits is not None and lse is not None
+    found = None if dloss is None else softmax_cross_entropy_grad(dloss, logits, labels, lse, **node.attributes)
+    if dlse is not None:  # of the gradient's gradient
+        more = mul(_along(dlse, logits, node), _probabilities(node, logits, lse))
+        found = more if found is None else add(found, more)
+    return found, None
 
 
-def _second(node: Node, u: Value) -> tuple[Value, Value, None, None]:
-    """Of dlogits = dloss (e^(logits - lse) - target), whose lse is that of the logits: no gradient goes through it."""
+def _second(node: Node, u: Value) -> tuple[Value, Value, None, Value]:
+    """Of dlogits = dloss (e^(logits - lse) - target)."""
     dloss, logits, labels, lse = node.inputs
     assert dloss is not None and logits is not None and labels is not None and lse is not None
     axis = normal_axis("softmax_cross_entropy", node.attributes["axis"], logits.type.rank)
-
-    def along(x: Value) -> Value:
-        expanded: Value = reshape(x, shape=(*x.type.shape[:axis], 1, *x.type.shape[axis:]))
-        return expanded
-
     ignored = equal(labels, node.attributes["ignore_index"])
     assert dloss.builder is not None
     ones = dloss.builder.add(full, (), {"shape": dloss.type.shape, "value": 1.0, "dtype": dloss.type.dtype}).outputs[0]
     by_loss = softmax_cross_entropy_grad(ones, logits, labels, lse, **node.attributes)
-    weight = where(ignored, 0.0, dloss)
-    share = exp(sub(logits, along(lse)))
+    weight = _along(where(ignored, 0.0, dloss), logits, node)
+    by_logits = mul(mul(u, weight), _probabilities(node, logits, lse))
+
+    def total(x: Value) -> Value:
+        summed: Value = reduce_sum(x, axes=(axis,), keepdims=False)
+        return summed
+
+    return total(mul(u, by_loss)), by_logits, None, neg(total(by_logits))
+
+
+def _along(x: Value, logits: Value, node: Node) -> Value:
+    """What is per label, with an axis of one in place of the classes."""
+    axis = normal_axis("softmax_cross_entropy", node.attributes["axis"], logits.type.rank)
+    expanded: Value = reshape(x, shape=(*x.type.shape[:axis], 1, *x.type.shape[axis:]))
+    return expanded
+
+
+def _probabilities(node: Node, logits: Value, lse: Value) -> Value:
+    """e^(logits - lse), 0 behind the classes."""
+    found: Value = exp(sub(logits, _along(lse, logits, node)))
     if node.attributes["classes"]:
+        axis = normal_axis("softmax_cross_entropy", node.attributes["axis"], logits.type.rank)
         sizes = [-1 if at == axis else 1 for at in range(logits.type.rank)]
         inside = np.arange(logits.type.sizes[axis]).reshape(sizes) < node.attributes["classes"]
-        share = where(dloss.builder.constant(inside), share, 0.0)
-    by_logits = softmax_grad(mul(u, along(weight)), share, axis=axis)
-    return reduce_sum(mul(u, by_loss), axes=(axis,), keepdims=False), by_logits, None, None
+        assert logits.builder is not None
+        found = where(logits.builder.constant(inside), found, 0.0)
+    return found
 
 
 def _cost(node: Node) -> int:

@@ -30,6 +30,8 @@ def _scan(maker: Maker) -> tuple[Any, ...]:
     xs = [sequence, *random.sample(others, min(len(others), random.randint(0, 1)))]
     carries = [maker.pick() for _ in range(random.randint(0, 2))]
     captures = [maker.pick() for _ in range(random.randint(0, 2))]
+    if captures and random.random() < 0.3:  # one that is computed from another outside
+        captures.append(random.choice((ops.tanh, ops.copy, ops.neg))(captures[0]))
     rows = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
     types = [v.type for v in carries] + rows + [v.type for v in captures]
     stacked = random.randint(0 if carries else 1, 2)
@@ -70,7 +72,6 @@ def _body(maker: Maker, given: list[TensorType], results: list[TensorType], stac
     inputs = [g.input(f"a{index}", t.dtype, t.shape) for index, t in enumerate(given)]
     inner.values += [v for v in inputs if v.type.shape or v.type.dtype == df.float32]
     for _ in range(maker.random.randint(0, 4)):
-        maker.random.choice((inner.unary, inner.binary, inner.view, inner.reduce, inner.matmul))
         made = maker.random.choice((inner.unary, inner.binary, inner.view, inner.reduce, inner.matmul))()
         if made is not None and np.prod(made.type.sizes) <= 500:
             inner.keep(made)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random as standard
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 import dataflow as df
+from dataflow.ir.graph import Node
 from dataflow.passes.autodiff import vjp_graph
 
 from .comparing import evaluate_noisy
@@ -31,15 +34,31 @@ def target(seed: int, case: int) -> Outcome:
     return check(graph.graph, graph.feeds, random)
 
 
-def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) -> Outcome:
-    """What comes of the joint graph of float inputs and outputs."""
-    results = {name: v for name, v in graph.outputs.items() if v.type.dtype == df.float32}
-    inputs = [v for v in graph.inputs if v.type.dtype == df.float32 and np.isfinite(feeds[v.name]).all()]
-    usable = len(inputs) == sum(v.type.dtype == df.float32 for v in graph.inputs)
-    if not (results and inputs and usable) or any(node.op.name in WITHOUT for node in graph.nodes):
-        return Outcome("no gradient")
-    import dataclasses
+def _unlike(node: Node) -> bool:
+    """Whether the gradient isn't that of the function: by choice, or as statistics are given that x doesn't have."""
+    given = node.op.name in ("batch_norm_train", "batch_norm_train_relu") and len(node.inputs) > 5
+    return given or node.op.name in WITHOUT
 
+
+@dataclass(frozen=True, repr=False)
+class Differentiated:
+    """A graph of float outputs, its joint graph by all float inputs, and what both are fed."""
+
+    graph: df.Graph
+    joint: df.Graph
+    feeds: Mapping[str, Array]
+    seeds: Mapping[str, Array]
+
+
+def differentiated(
+    graph: df.Graph, feeds: Mapping[str, Array], arrays: np.random.Generator
+) -> Differentiated | Outcome:
+    """The graph with its gradient, and random cotangents; or what comes instead."""
+    results = {name: v for name, v in graph.outputs.items() if v.type.dtype == df.float32}
+    inputs = [v for v in graph.inputs if v.type.dtype == df.float32]
+    usable = all(np.isfinite(feeds[v.name]).all() for v in inputs)
+    if not (results and inputs and usable) or any(map(_unlike, graph.nodes)):
+        return Outcome("no gradient")
     graph = dataclasses.replace(graph, outputs=results)
     try:
         joint = vjp_graph(graph, inputs)
@@ -47,14 +66,22 @@ def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) 
         return Outcome("no gradient")
     except Exception as error:
         return Outcome("failed", (finding_of(error, "differentiating"),))
-    arrays = np.random.default_rng(random.getrandbits(32))
     seeds = {f"grad.{n}": arrays.standard_normal(v.type.sizes).astype(np.float32) for n, v in results.items()}
-    text = differences(graph, joint, feeds, seeds, arrays)
+    return Differentiated(graph, joint, feeds, seeds)
+
+
+def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) -> Outcome:
+    """What comes of the joint graph of float inputs and outputs."""
+    arrays = np.random.default_rng(random.getrandbits(32))
+    found = differentiated(graph, feeds, arrays)
+    if isinstance(found, Outcome):
+        return found
+    text = differences(found.graph, found.joint, found.feeds, found.seeds, arrays)
     if text:
         names = " ".join(sorted({node.op.name for node in graph.nodes}))
         return Outcome("different", (Finding("different", f"differences | {names}", f"{text}\n{graph}"),))
-    found = minimized(joint, {**feeds, **seeds})
-    return Outcome("different" if found else "ran", tuple(found))
+    findings = minimized(found.joint, {**found.feeds, **found.seeds})
+    return Outcome("different" if findings else "ran", tuple(findings))
 
 
 def differences(

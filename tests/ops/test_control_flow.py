@@ -1,5 +1,6 @@
 """Nodes with bodies, and values that are computed in their final place."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -336,3 +337,26 @@ def test_the_reference_computes_rows_in_double_precision_without_carried_values(
     g.output("y", g.add(df.ops.scan, (x,), {"n_carries": 0, "n_xs": 1}, bodies=(body.build(),)).outputs[0])
     given = np.full((2, 3), 1 + 1e-12)
     np.testing.assert_array_equal(evaluate(g.build(), {"x": given}, dtype=np.float64)["y"], given)
+
+
+def test_a_branch_is_differentiated_again():
+    """Its gradient has names for cotangents, which its own gradient avoids."""
+
+    def branch(op):
+        g = df.GraphBuilder("body")
+        g.output("y", op(g.input("x", df.float32, (3,))))
+        return g.build()
+
+    g = df.GraphBuilder()
+    condition, x = g.input("condition", df.bool_, ()), g.input("x", df.float32, (3,))
+    g.output("y", g.add(ops.if_, (condition, x), {}, bodies=(branch(ops.exp), branch(ops.sin))).outputs[0])
+    graph = g.build()
+    for _ in range(2):
+        wanted = next(v for v in graph.inputs if v.name == "x")
+        graph = vjp_graph(graph, [wanted])
+        graph = dataclasses.replace(graph, outputs={f"d{len(graph.inputs)}": graph.outputs["grad.x"]})
+    at = np.array([0.1, -0.4, 2.0])
+    feeds = {v.name: np.ones(3) for v in graph.inputs} | {"x": at}
+    for taken, expected in ((True, np.exp(at)), (False, -np.sin(at))):
+        (found,) = evaluate(graph, {**feeds, "condition": np.array(taken)}, dtype=np.float64).values()
+        np.testing.assert_allclose(found, expected, rtol=1e-12)

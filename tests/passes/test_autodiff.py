@@ -1,5 +1,7 @@
 """The walker and the rules of the basic ops: what gets a cotangent, sums, edges, and gradients of gradients."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -432,3 +434,18 @@ def test_gradient_of_the_gradient(sample):
 
     difference = (moved(1) - moved(-1)) / 2e-6
     assert abs(along - difference) <= 1e-5 * max(abs(along), abs(difference), 1.0), (along, difference)
+
+
+def test_cross_entropy_is_differentiated_thrice():
+    """Of two classes it is softplus(-z), z the difference of the logits, with derivatives in closed form."""
+    g = df.GraphBuilder()
+    x, labels = g.input("x", df.float32, (1, 2)), g.input("labels", df.int64, (1,))
+    g.output("d0", ops.softmax_cross_entropy(x, labels)[0])
+    graph, feeds = g.build(), {"x": np.array([[0.7, -0.2]]), "labels": np.array([0]), "grad.d0": np.ones(1)}
+    p = 1 / (1 + np.exp(-0.9))
+    for order, expected in enumerate((p - 1, p * (1 - p), p * (1 - p) * (1 - 2 * p)), 1):
+        graph = vjp_graph(graph, [v for v in graph.inputs if v.name == "x"])
+        graph = dataclasses.replace(graph, outputs={f"d{order}": graph.outputs["grad.x"]})
+        found = evaluate(graph, feeds, dtype=np.float64)[f"d{order}"]
+        np.testing.assert_allclose(found, [[expected, -expected]], rtol=1e-12)
+        feeds[f"grad.d{order}"] = np.array([[1.0, 0.0]])

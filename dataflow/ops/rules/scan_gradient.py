@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ...ir.builder import GraphBuilder
 from ...ir.dims import Size
@@ -18,6 +19,8 @@ from ..infer import builder_for, product
 from ..linalg import matmul, swapped
 from ..shape import reshape
 from .subgraph import dtype_and_shape, inline, zeros
+
+_Key = TypeVar("_Key")
 
 
 def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> list[Value | None]:
@@ -91,9 +94,9 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
     return [totals.get(i) for i in range(len(inputs))]
 
 
-def _sums(pairs: Iterable[tuple[Value, Value]]) -> dict[Value, Value]:
+def _sums(pairs: Iterable[tuple[_Key, Value]]) -> dict[_Key, Value]:
     """The sum of the second values for each first one."""
-    found: dict[Value, Value] = {}
+    found: dict[_Key, Value] = {}
     for key, summand in pairs:
         found[key] = add(found[key], summand) if key in found else summand
     return found
@@ -130,19 +133,19 @@ class _Scan:
 
     def carry(self, name: str, start: Value) -> _Carried:
         """A carried value; its ``next`` is yet to be set."""
-        self._carried.append(_Carried(self.body.input(name, *dtype_and_shape(start.type)), start))
+        self._carried.append(_Carried(self.body.input(self.body.free_name(name), *dtype_and_shape(start.type)), start))
         return self._carried[-1]
 
     def row(self, name: str, type_: TensorType, rows: Value | None) -> Value:
         """The body's input that is a row of ``rows`` in each iteration."""
         assert rows is not None
-        value = self.body.input(name, *dtype_and_shape(type_))
+        value = self.body.input(self.body.free_name(name), *dtype_and_shape(type_))
         self._rows[value] = rows
         return value
 
     def capture(self, name: str, outside: Value) -> Value:
         """The body's input that is the same value in each iteration."""
-        value = self.body.input(name, *dtype_and_shape(outside.type))
+        value = self.body.input(self.body.free_name(name), *dtype_and_shape(outside.type))
         self._captures[value] = outside
         return value
 
