@@ -34,7 +34,7 @@ def target(seed: int, case: int) -> Outcome:
     return check(graph.graph, graph.feeds, random)
 
 
-def _unlike(node: Node) -> bool:
+def unlike(node: Node) -> bool:
     """Whether the gradient isn't that of the function: by choice, or as statistics are given that x doesn't have."""
     given = node.op.name in ("batch_norm_train", "batch_norm_train_relu") and len(node.inputs) > 5
     return given or node.op.name in WITHOUT
@@ -57,7 +57,7 @@ def differentiated(
     results = {name: v for name, v in graph.outputs.items() if v.type.dtype == df.float32}
     inputs = [v for v in graph.inputs if v.type.dtype == df.float32]
     usable = all(np.isfinite(feeds[v.name]).all() for v in inputs)
-    if not (results and inputs and usable) or any(map(_unlike, graph.nodes)):
+    if not (results and inputs and usable) or any(map(unlike, graph.nodes)):
         return Outcome("no gradient")
     graph = dataclasses.replace(graph, outputs=results)
     try:
