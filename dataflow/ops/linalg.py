@@ -8,12 +8,12 @@ from ..errors import InputError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import TensorType, bfloat16, float16, float32
+from ..ir.types import TensorType, bfloat16, float16, float32, float64
 from ..ir.value import Value
 from .activation import relu as _relu
-from .arithmetic import add, mul
+from .arithmetic import add, div, mul, neg
 from .cast import cast
-from .infer import broadcast_shape, need_float, normal_axis, operand, product, same_dtype
+from .infer import broadcast_shape, need_float, normal_axis, operand, product, result, same_dtype
 from .shape import reshape, transpose
 
 
@@ -148,6 +148,38 @@ cofactor: Op = Op(
     doc="the cofactors of each matrix of x (..., M, M): the derivatives of its determinant by its elements",
 )
 
+
+def _inverse_infer(x: TensorType) -> TensorType:
+    _square("inverse", x)
+    return x
+
+
+def _swapped(x: Value) -> Value:
+    return transpose(x, perm=(*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2))
+
+
+def _inverse_decompose(x: Value) -> Value:
+    """Cofactors over the determinant, in float64: both may be far beyond 1."""
+    upcast = cast(x, to=float64)
+    found = div(_swapped(cofactor(upcast)), reshape(det(upcast), shape=(*x.type.shape[:-2], 1, 1)))
+    return cast(found, to=x.type.dtype)
+
+
+def _inverse_gradient(node: Node, dy: Value) -> Value:
+    transposed = _swapped(result(node))
+    return neg(matmul(matmul(transposed, dy), transposed))
+
+
+inverse: Op = Op(
+    "inverse",
+    ("x",),
+    _inverse_infer,
+    gradient=_inverse_gradient,
+    decompose=_inverse_decompose,
+    cost=_det_cost,
+    doc="the inverse of each matrix of x (..., M, M); of a singular one its elements aren't finite",
+)
+
 # ---- the discrete Fourier transform: real and imaginary parts lie along the last axis -----------------------
 
 
@@ -183,4 +215,4 @@ dft: Op = Op(
     "which isn't divided by n. x (..., n, ..., 2) holds real and imaginary parts",
 )
 
-OPS = (matmul, matmul_rounded, det, cofactor, dft)
+OPS = (matmul, matmul_rounded, det, cofactor, inverse, dft)

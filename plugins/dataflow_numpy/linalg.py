@@ -25,6 +25,16 @@ def _det(attributes: Attributes, x: Array) -> Array:
     return np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype)
 
 
+def _inverse(attributes: Attributes, x: Array) -> Array:
+    y = np.empty_like(x)
+    for index in np.ndindex(x.shape[:-2]):
+        try:
+            y[index] = np.linalg.inv(x[index].astype(np.float64))
+        except np.linalg.LinAlgError:  # of a singular one
+            y[index] = np.nan
+    return y
+
+
 _FEW = 4  # rows of a matrix up to which determinants of minors cost no more than an inverse
 
 
@@ -63,5 +73,6 @@ KERNELS: dict[str, Code] = {
     "matmul_rounded": _matmul_rounded,
     "det": _det,
     "cofactor": _cofactor,
+    "inverse": _inverse,
     "dft": _dft,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ... import ops
 from ...ir.types import bfloat16, float16, float64
 from ..sample import LONG_SUM, Operand, Sample, x
@@ -69,6 +71,16 @@ def _determinants() -> list[Sample]:
     return rows
 
 
+def _inverses() -> list[Sample]:
+    """Of matrices that are far from singular ones: a whole of the identity added to small numbers."""
+    rows = []
+    for shape in ((1, 1), (2, 3, 3), (2, 2, 6, 6), (0, 3, 3), (2, 0, 0)):
+        small = np.random.default_rng(shape[-1]).standard_normal(shape) / 4
+        regular = Operand(shape, value=(small + 2 * np.eye(shape[-1])).reshape(-1).tolist())
+        rows.append(Sample(ops.inverse, (regular,), gradient=(0,) if 0 not in shape else ()))
+    return rows
+
+
 def _transforms() -> list[Sample]:
     """Sizes of small factors, of large ones and primes; the axis at the front, in the middle and at the end."""
     rows = []
@@ -86,4 +98,4 @@ def _transforms() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _products() + _upcast() + _rounded() + _long() + _determinants() + _transforms()
+SAMPLES: list[Sample] = _products() + _upcast() + _rounded() + _long() + _determinants() + _inverses() + _transforms()

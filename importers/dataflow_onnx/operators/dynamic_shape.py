@@ -43,6 +43,11 @@ def Compress(c: Importer, x: T, condition: T, *, axis: int | None = None) -> Any
 
 @operator("Unique", 11)
 def Unique(c: Importer, x: T, *, axis: int | None = None, sorted: int = 1) -> Any:
+    return unique(c, x, axis, sorted)[: len(c.node.outputs)]
+
+
+def unique(c: Importer, x: T, axis: int | None, sorted: int) -> tuple[Any, Any, Any, Any]:
+    """What differs of a tensor's entries, where each occurs first, the number of each among them, and how many."""
     value = c.value(x)
     if axis is None:
         value, axis = ops.reshape(value, shape=(product(value.type.shape),)), 0
@@ -57,7 +62,7 @@ def Unique(c: Importer, x: T, *, axis: int | None = None, sorted: int = 1) -> An
     counts = ops.scatter_elements(none, ids, full(c.builder, (entries,), 1, int64), axis=0, reduction="add")
     beyond = full(c.builder, (count,), 1 << 62, int64)
     first = ops.scatter_elements(beyond, ids, iota(c.builder, entries), axis=0, reduction="min")
-    return (ops.gather(value, first, axis=at), first, ids, counts)[: len(c.node.outputs)]
+    return ops.gather(value, first, axis=at), first, ids, counts
 
 
 @operator("ImageDecoder", 20)

@@ -236,6 +236,41 @@ SHAPES = [
     ),
 ]
 
+RANDOM_BOXES = np.array([[0.11, 0.21, 0.83, 0.93], [-0.23, 0.31, 1.32, 0.67], [0.91, 0.73, 0.14, 0.26]], np.float32)
+SAMPLED = [
+    Case("GridSample", [f(2, 3, 4, 5), f(2, 3, 2, 2)], {"mode": "bicubic", "padding_mode": "border"}),
+    *(
+        Case(
+            "CropAndResize",
+            [f(2, 3, 6, 5), RANDOM_BOXES, np.array([1, 0, 1], np.int32), np.array(size, np.int32)],
+            {"mode": mode, "extrapolation_value": 0.5},
+            stored=(1, 2, 3),
+            shapes={0: ("batch", 3, "height", 5)},
+            gradient=mode == "bilinear",
+        )
+        for size, mode in (((4, 3), "bilinear"), ((1, 2), "bilinear"), ((3, 4), "nearest"))
+    ),
+    Case("Unique", [np.array([2.0, 1, 1, 3, 4, 3], np.float32)], outputs=3, gradient=False),
+]
+OLDER = [  # of ONNX before opset 10
+    Case("Affine", [f(3, 4)], {"alpha": 0.5, "beta": 2.0}, domain="", opset=9),
+    Case("Scale", [f(3, 4)], {"scale": 0.3}, domain="", opset=9),
+    Case("ParametricSoftplus", [f(3, 4)], {"alpha": 0.5, "beta": 2.0}, domain="", opset=9),
+    Case("ScaledTanh", [f(3, 4)], {"alpha": 0.5, "beta": 2.0}, domain="", opset=9),
+]
+MATRICES = [
+    Case("Inverse", [f(3, 3) / 4 + 2 * np.eye(3, dtype=np.float32)]),
+    Case("Inverse", [f(2, 2, 7, 7) / 4 + 2 * np.eye(7, dtype=np.float32)], shapes={0: ("a", "b", "n", "n")}),
+    Case(
+        "LinearAttention",
+        [f(2, 5, 12), f(2, 5, 6), f(2, 5, 8), f(2, 2, 3, 4), -abs(f(2, 5, 2)), sigmoid(f(2, 5, 2))],
+        {"q_num_heads": 4, "kv_num_heads": 2},
+        outputs=2,
+    ),
+    Case("CausalConvWithState", [f(2, 4, 6), f(4, 1, 3), f(4), f(2, 4, 2)], {"activation": "silu"}, outputs=2),
+]
+
+
 EXPERTS = {"k": 2, "normalize_routing_weights": 1}
 MIXTURES = [
     Case("MoE", [f(6, 8), f(6, 4), f(4, 5, 8), f(4, 5), f(4, 8, 5), f(4, 8)], {"activation_type": "gelu"}),
@@ -251,6 +286,39 @@ MIXTURES = [
             "activation_beta": 1.0,
             "swiglu_limit": 7.0,
         },
+    ),
+    *(
+        Case(
+            "QMoE",
+            [
+                f(6, 32),
+                f(6, 4),
+                i(256, 4, 64, 32 * bits // 8, dtype=np.uint8),
+                abs(f(4, 64, *blocks)) / 8,
+                f(4, 64),
+                i(256, 4, 32, 32 * bits // 8, dtype=np.uint8),
+                abs(f(4, 32, *blocks)) / 8,
+                f(4, 32),
+                *(None,) * 3,
+                *zeros,
+            ],
+            {
+                **EXPERTS,
+                "activation_type": "swiglu",
+                "swiglu_fusion": 1,
+                "activation_alpha": 1.7,
+                "expert_weight_bits": bits,
+                **({"block_size": 16} if blocks else {}),
+            },
+            stored=(2, 3, 5, 6, 11, 12),
+            gradient=False,
+        )
+        for bits, blocks, zeros in (
+            (4, (), ()),
+            (4, (2,), ()),
+            (4, (2,), (i(256, 4, 64, 1, dtype=np.uint8), i(256, 4, 32, 1, dtype=np.uint8))),
+            (8, (), ()),
+        )
     ),
 ]
 
@@ -288,7 +356,9 @@ RECURRENT = [
 
 
 @pytest.mark.parametrize(
-    "case", [*ACTIVATIONS, *PRODUCTS, *NORMS, *CONVOLUTIONS, *SHAPES, *MIXTURES, *RECURRENT], ids=str
+    "case",
+    [*ACTIVATIONS, *PRODUCTS, *NORMS, *CONVOLUTIONS, *SHAPES, *MIXTURES, *RECURRENT, *SAMPLED, *OLDER, *MATRICES],
+    ids=str,
 )
 def test_operator(case):
     check(case)

@@ -12,7 +12,9 @@ from . import (
     attention,
     block_quantized,
     conv,
+    dynamic_shape,
     gather,
+    grid_sample,
     grouped_query,
     linalg,
     mixture,
@@ -34,7 +36,9 @@ _FAMILIES = (
     attention,
     block_quantized,
     conv,
+    dynamic_shape,
     gather,
+    grid_sample,
     grouped_query,
     linalg,
     mixture,
@@ -51,6 +55,8 @@ _FAMILIES = (
 )
 COLLECTORS: tuple[Collector, ...] = (
     *(family.operator for family in _FAMILIES),
+    activation.unversioned,
+    arithmetic.unversioned,
     norm.unversioned,
     shape.unversioned,
 )

@@ -15,6 +15,8 @@ from ...tensor import Tensor
 
 T = Tensor
 operator = Collector("com.microsoft")
+unversioned = Collector()
+"""As in ``arithmetic``."""
 
 _Parameters = Mapping[str, float]
 
@@ -108,3 +110,13 @@ def ScaledSiLU(c: Importer, x: T, scale: T | None = None, *, alpha: float = 1.0)
         factor = cast_to(c.weight(scale), value.type.dtype)
         scaled = ops.mul(value, ops.reshape(factor, shape=()))
     return ops.mul(scaled, ops.sigmoid(scaled))
+
+
+@unversioned("ParametricSoftplus")
+def ParametricSoftplus(c: Importer, x: T, *, alpha: float, beta: float) -> Any:
+    return ops.mul(ops.softplus(ops.mul(c.value(x), beta)), alpha)
+
+
+@unversioned("ScaledTanh")
+def ScaledTanh(c: Importer, x: T, *, alpha: float, beta: float) -> Any:
+    return ops.mul(ops.tanh(ops.mul(c.value(x), beta)), alpha)

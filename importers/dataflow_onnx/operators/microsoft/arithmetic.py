@@ -15,6 +15,8 @@ from .activation import biased
 
 T = Tensor
 operator = Collector("com.microsoft")
+unversioned = Collector()
+"""Operators of ONNX's own domain that it had on trial before opset 10, which onnxruntime knows at any opset."""
 
 
 @operator("BiasAdd")
@@ -38,3 +40,13 @@ def MulInteger(c: Importer, a: T, a_zero: T | None, b: T, b_zero: T | None = Non
             value = ops.sub(value, ops.reshape(cast_to(c.value(zero), int32), shape=()))
         factors.append(value)
     return ops.mul(*factors)
+
+
+@unversioned("Affine")
+def Affine(c: Importer, x: T, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    return ops.add(ops.mul(c.value(x), alpha), beta)
+
+
+@unversioned("Scale")
+def Scale(c: Importer, x: T, *, scale: float = 1.0) -> Any:
+    return ops.mul(c.value(x), scale)

@@ -136,6 +136,26 @@ def _zero_points(c: Importer, given: T | None, bits: int, rows: int, count: int)
     return c.builder.constant(np.ascontiguousarray(elements.reshape(rows, each)[:, :count]))
 
 
+def dequantized_rows(c: Importer, x: T, scales: T, zeros: T | None, bits: int, block: int) -> Any:
+    """A stored tensor (experts, rows, size) in float32, with a scale for each row, or for each block of one.
+
+    Zero points of rows lie side by side in bytes of their own, those of blocks in such of each row.
+    """
+    elements = _elements(x, bits, repr(x.name))
+    experts, rows, size = elements.shape
+    count = size // block if block else 1
+    factors = c.value(scales)
+    if factors.type.elements != experts * rows * count or (block and size % block):
+        raise ModelError(f"{x.name!r} is {x.type}, its scales are {factors.type}; expected {count} for each row")
+    if block or zeros is None:
+        zero = _zero_points(c, zeros, bits, experts * rows, count)
+    else:
+        zero = ops.reshape(_zero_points(c, zeros, bits, experts, rows), shape=(experts * rows, 1))
+    flat = c.builder.constant(np.ascontiguousarray(elements).reshape(experts * rows, size))
+    made = _dequantized(flat, ops.reshape(factors, shape=(experts * rows, count)), zero)
+    return ops.reshape(made, shape=(experts, rows, size))
+
+
 # Values of the codes, of the file bitsandbytes writes: FP4 and NF4 (arXiv:2305.14314, appendix E).
 _POSITIVE = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 _FP4 = (*_POSITIVE, *(-v for v in _POSITIVE))

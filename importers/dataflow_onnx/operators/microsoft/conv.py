@@ -11,7 +11,7 @@ from dataflow.errors import ModelError
 from ...converters import Collector
 from ...importer import Importer
 from ...tensor import Tensor
-from ..conv import Conv, ConvTranspose
+from ..conv import CausalConvWithState, Conv, ConvTranspose
 from .activation import activated
 from .layout import to_channels_first, to_channels_last
 
@@ -116,3 +116,29 @@ def ConvTransposeWithDynamicPads(
     window = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "strides": strides}
     known = None if pads is None else c.ints(pads, "pads")
     return ConvTranspose(c, x, w, bias, group=group, output_padding=output_padding, pads=known, **window)
+
+
+@operator("CausalConvWithState")
+def causal_conv(
+    c: Importer,
+    x: T,
+    w: T,
+    bias: T | None = None,
+    past_state: T | None = None,
+    *,
+    activation: str = "none",
+    channels_last: int = 0,
+    dilation: int = 1,
+    input_channel_offset: int = 0,
+    input_channels: int = 0,
+    ndim: int = 1,
+    state_channels_last: int = -1,
+    state_length: int = 0,
+    state_update_capacity: int = 0,
+    state_window: int = 0,
+) -> Any:
+    """What a CPU computes of it, along one axis: the others are options of other devices."""
+    others = (input_channel_offset, input_channels, state_channels_last + 1, state_length, state_update_capacity)
+    if ndim != 1 or dilation != 1 or channels_last or state_window or any(others):
+        raise ModelError("expected channels before one axis, no dilation, and a state without options")
+    return CausalConvWithState(c, x, w, bias, past_state, activation=activation)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Value, float32, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
+from ...emit import cast_to
 from ...importer import Importer
 from ...tensor import Tensor
 from ..linalg import Gemm, MatMul
@@ -119,3 +120,9 @@ def CDist(c: Importer, a: T, b: T, *, metric: str = "sqeuclidean") -> Any:
     difference = ops.sub(ops.reshape(left, shape=(m, 1, n)), ops.reshape(right, shape=(1, k, width)))
     squared = ops.reduce_sum(ops.mul(difference, difference), axes=(2,), keepdims=0)
     return squared if metric == "sqeuclidean" else ops.sqrt(squared)
+
+
+@operator("Inverse")
+def Inverse(c: Importer, x: T) -> Any:
+    value = c.value(x)
+    return cast_to(ops.inverse(cast_to(value, float32) if value.type.dtype.bits < 32 else value), value.type.dtype)

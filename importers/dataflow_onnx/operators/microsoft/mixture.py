@@ -11,6 +11,7 @@ from ...converters import Collector
 from ...emit import cast_to, number, slice_axis
 from ...importer import Importer
 from ...tensor import Tensor
+from .block_quantized import dequantized_rows
 
 T = Tensor
 operator = Collector("com.microsoft")
@@ -95,6 +96,76 @@ def MoE(
     found = _layer(c, active, fc2, fc2_bias)
     weights = ops.reshape(ops.transpose(gate, perm=(1, 0)), shape=(experts, tokens, 1))
     return ops.reshape(ops.reduce_sum(ops.mul(found, weights), axes=(0,), keepdims=0), shape=given.type.shape)
+
+
+@operator("QMoE")
+def QMoE(
+    c: Importer,
+    x: T,
+    router_probs: T,
+    fc1: T,
+    fc1_scales: T | None,
+    fc1_bias: T | None,
+    fc2: T,
+    fc2_scales: T | None = None,
+    fc2_bias: T | None = None,
+    fc3: T | None = None,
+    fc3_scales: T | None = None,
+    fc3_bias: T | None = None,
+    fc1_zeros: T | None = None,
+    fc2_zeros: T | None = None,
+    fc3_zeros: T | None = None,
+    router_weights: T | None = None,
+    fc1_global_scale: T | None = None,
+    fc2_global_scale: T | None = None,
+    fc1_act_scale: T | None = None,
+    fc2_act_scale: T | None = None,
+    fc1_act_block_scale: T | None = None,
+    fc2_act_block_scale: T | None = None,
+    *,
+    accuracy_level: int = 0,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    block_size: int | None = None,
+    expert_weight_bits: int = 4,
+    fc1_expert_weight_bits: int | None = None,
+    fc2_expert_weight_bits: int | None = None,
+    fc3_expert_weight_bits: int | None = None,
+    k: int = 1,
+    normalize_routing_weights: int = 0,
+    quant_type: str = "int",
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
+    weights_prepacked: int = -1,
+) -> Any:
+    """A mixture whose weights are integers with a scale for each row or block; its activations are not rounded."""
+    globals_ = (fc1_global_scale, fc2_global_scale, fc1_act_scale, fc2_act_scale, fc1_act_block_scale)
+    if quant_type != "int" or any(t is not None for t in (router_weights, *globals_, fc2_act_block_scale)):
+        raise ModelError(f"quant_type is {quant_type!r}; expected 'int', and no weights or scales but those of layers")
+    layers: list[T | None] = []
+    for weights, scales, zeros, bits in (
+        (fc1, fc1_scales, fc1_zeros, fc1_expert_weight_bits),
+        (fc2, fc2_scales, fc2_zeros, fc2_expert_weight_bits),
+        (fc3, fc3_scales, fc3_zeros, fc3_expert_weight_bits),
+    ):
+        if weights is None:
+            layers.append(None)
+            continue
+        if scales is None:
+            raise ModelError(f"{weights.name!r} has no scales")
+        made = dequantized_rows(c, weights, scales, zeros, bits or expert_weight_bits, block_size or 0)
+        layers.append(Tensor(weights.name, cast_to(made, c.value(x).type.dtype)))
+    first, second, third = layers
+    assert first is not None and second is not None
+    return MoE(
+        c, x, router_probs, first, fc1_bias, second, fc2_bias, third, fc3_bias, activation_alpha=activation_alpha,
+        activation_beta=activation_beta, activation_type=activation_type, k=k,
+        normalize_routing_weights=normalize_routing_weights, swiglu_fusion=swiglu_fusion, swiglu_limit=swiglu_limit,
+        swiglu_limit_after_activation=swiglu_limit_after_activation, use_sparse_mixer=use_sparse_mixer,
+    )  # fmt: skip
 
 
 def _activated(x: Value, name: str) -> Any:
