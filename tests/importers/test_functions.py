@@ -85,3 +85,28 @@ def test_an_unchanged_model_keeps_its_functions(tmp_path):
     onnx.save(model_of(*layers()), path)
     df.save(df.load(str(path)), str(copy))
     assert copy.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("given", [{}, {"by": 3.0}])
+def test_calls_take_attributes_at_their_defaults(given):
+    """Also those of functions within functions, and of bodies."""
+    by = helper.make_node("Constant", [], ["by"])
+    by.attribute.append(helper.make_attribute_ref("value_float", onnx.AttributeProto.FLOAT))
+    by.attribute[0].ref_attr_name = "by"
+    inner = function("Scaled", [by, helper.make_node("Mul", ["a", "by"], ["b"])], ["a"], ["b"])
+    inner.attribute_proto.append(helper.make_attribute("by", 2.0))
+    body = helper.make_graph(
+        [helper.make_node("Scaled", ["a"], ["c"], domain="own", **given)],
+        "body",
+        [],
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True))),
+        helper.make_node("If", ["yes"], ["b"], then_branch=body, else_branch=body),
+    ]
+    proto = model_of(function("Layer", nodes, ["a"], ["b"]), inner)
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
+    np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-6)
+    np.testing.assert_allclose(found, x * given.get("by", 2.0) ** 2, rtol=1e-6)

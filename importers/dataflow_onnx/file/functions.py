@@ -1,4 +1,4 @@
-"""The size of a file's local functions once inlined, computed before they are.
+"""What is done to a file's local functions before they are inlined: their size then is computed, calls are completed.
 
 A function that calls another twice doubles it, so a small file can expand to more nodes than fit in memory.
 """
@@ -66,6 +66,18 @@ def check_functions(proto: Any) -> None:
             f"its local functions stand for {total.nodes} nodes of {total.bytes} bytes, {total.calls} calls deep; at "
             f"most {MOST_NODES} nodes, {MOST_BYTES} bytes and {MOST_CALLS} calls are replaced by their nodes"
         )
+
+
+def complete_calls(proto: Any) -> None:
+    """Gives calls of a model's functions the attributes that they leave at their defaults: the inliner knows none."""
+    defaults = {(f.domain, f.name, f.overload): list(f.attribute_proto) for f in proto.functions if f.attribute_proto}
+    if not defaults:
+        return
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in _with_bodies(nodes):
+            given = {attribute.name for attribute in node.attribute}
+            missing = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(attribute for attribute in missing if attribute.name not in given)
 
 
 def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from dataflow.plugin import MOST_AXES
 
 from .aligned import AlignedTensors
 from .external import ExternalData
-from .functions import check_functions
+from .functions import check_functions, complete_calls
 from .node_order import sort_nodes
 from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
@@ -104,6 +104,10 @@ def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:
 def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
     """The model with its local functions replaced by their nodes; itself where it has none.
 
+    Args:
+        proto: the model; its calls get the attributes that they leave at their defaults.
+        path: of the file.
+
     Raises:
         ModelError: a function calls itself, they stand for too much, or can't be replaced.
     """
@@ -113,6 +117,7 @@ def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
 
     try:
         check_functions(proto)
+        complete_calls(proto)
         return inliner.inline_local_functions(proto)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
