@@ -206,7 +206,7 @@ typedef struct factor {
 /* c (rows, columns) = a times packed panels. */
 static void multiply(float *c, int64_t c_row, factor a, const float *panels, int64_t rows,
                      int64_t k, int64_t columns, int32_t accumulate) {
-  const df_gemm_epilogue epilogue = {
+  const df_tile_epilogue epilogue = {
       .accumulate = accumulate, .a_row = a.row, .a_step = DF_TILE_ROWS};
   for (int64_t j = 0; j < columns; j += DF_TILE_COLUMNS) {
     const int64_t some = df_min(DF_TILE_COLUMNS, columns - j);

@@ -189,7 +189,7 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
       for (int64_t panel = 0; panel < panels; panel++) {
         int64_t filter = conv->filters * panel / panels;
         int64_t filters = conv->filters * (panel + 1) / panels - filter;
-        df_gemm_epilogue epilogue = {.row_bias = bias ? bias + filter : NULL,
+        df_tile_epilogue epilogue = {.row_bias = bias ? bias + filter : NULL,
                                      .add = to->add ? to->add + at + filter * to->plane : NULL,
                                      .high = direct->high,
                                      .a_step = DF_TILE_ROWS};

@@ -161,7 +161,7 @@ static void do_panel(const task *s, int64_t panel, int64_t first, int64_t count,
     int64_t columns = columns_of(s, first + i);
     DF_ASSUME(rows > 0 && rows <= DF_TILE_ROWS && columns > 0);
     int64_t to = s->out + filter * plane + (first + i) * DF_TILE_COLUMNS;
-    df_gemm_epilogue epilogue = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
+    df_tile_epilogue epilogue = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
                                  .add = begin == 0 && d->add ? d->add + to : NULL,
                                  .accumulate = begin > 0,
                                  .high = end == s->p->k ? d->high : 0.0f,

@@ -83,12 +83,10 @@ static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t
 }
 
 static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a, const float *b,
-                          df_gemm_ahead ahead) {
+                          df_tile_ahead ahead) {
   const df_gemm *g = &w->gemm;
   int64_t rows = df_min(w->height, g->m - row), columns = df_min(DF_TILE_COLUMNS, g->n - j);
-  df_gemm_epilogue epilogue = g->epilogue;
-  epilogue.row_bias = epilogue.row_bias ? epilogue.row_bias + row : NULL;
-  epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
+  df_tile_epilogue epilogue = df_tile_epilogue_of(g, j);
   epilogue.ahead = ahead;
   epilogue.a_row = g->a_row;
   epilogue.a_step = w->form == BY_STEPS ? g->a_col : DF_TILE_ROWS;
@@ -107,7 +105,7 @@ static void pass_over_columns(const work *w) {
   for (int64_t row = 0; row < g->m; row += w->height) {
     const float *panel = panel_of(w, w->a, row);
     for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
-      multiply_tile(w, row, j, panel, w->b + j * g->k, (df_gemm_ahead){0});
+      multiply_tile(w, row, j, panel, w->b + j * g->k, (df_tile_ahead){0});
   }
 }
 
@@ -131,9 +129,9 @@ static void pass_over_rows(const work *w) {
     const char *from = g->blocks ? NULL : next < g->n ? df_gemm_b(g, next * g->b_col) : w->later;
     for (int64_t i = 0; i < panels; i++) {
       int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
-      df_gemm_ahead ahead = {0};
+      df_tile_ahead ahead = {0};
       if (from && p < end)
-        ahead = (df_gemm_ahead){from + p * g->b_row * item,
+        ahead = (df_tile_ahead){from + p * g->b_row * item,
                                 (g->b_col == 1 ? g->b_row : g->b_col) * item};
       multiply_tile(w, i * w->height, j, a + i * panel, strip, ahead);
       if (next < g->n)
@@ -166,8 +164,7 @@ static void pass_over_once(const work *w, int64_t steps, int64_t floats) {
         const int64_t j = i * DF_TILE_COLUMNS, count = df_min(steps, g->k - p);
         const int32_t ends = p + count == g->k;
         float *sums = w->b + (i - first) * tile_floats;
-        df_gemm_epilogue epilogue = ends ? g->epilogue : (df_gemm_epilogue){0};
-        epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
+        df_tile_epilogue epilogue = ends ? df_tile_epilogue_of(g, j) : (df_tile_epilogue){0};
         epilogue.begun = p ? sums : NULL;
         epilogue.b_step = g->b_row;
         epilogue.a_step = DF_TILE_ROWS;
@@ -177,7 +174,7 @@ static void pass_over_once(const work *w, int64_t steps, int64_t floats) {
   const int64_t j = full * DF_TILE_COLUMNS;
   if (j < g->n) {
     pack_columns(w, w->b, j, 0, g->k);
-    multiply_tile(w, 0, j, a, w->b, (df_gemm_ahead){0});
+    multiply_tile(w, 0, j, a, w->b, (df_tile_ahead){0});
   }
 }
 

@@ -1,6 +1,6 @@
 /* gemm/product.h: a product of two float matrices, and how it is split.
  *
- *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
+ *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + column_bias[j] (+ c[i][j]))
  *
  * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. b may have 16 bits, or
  * be a weight that is quantized in blocks (gemm/blocks.h): its elements become float32 where they
@@ -10,30 +10,12 @@
 
 #include "cpu.h"
 
-/* What is read later, and fetched meanwhile into the second cache: every DF_AHEAD_STEPS steps of k
- * a row of DF_TILE_COLUMNS floats. */
-typedef struct df_gemm_ahead {
-  const char *next; /* null for nothing */
-  int64_t row;      /* bytes from one row to the next */
-} df_gemm_ahead;
-
-/* What a tile does beside its sums: to them before they are stored, where a null bias is none, and
- * for the tiles that follow. */
+/* What a product does beside its sums: to them before they are stored. What is like c in both
+ * directions is of tiles alone (gemm/tile.h). */
 typedef struct df_gemm_epilogue {
-  const float *row_bias;    /* one per row of c */
-  const float *column_bias; /* one per column of c */
-  const float *add;         /* like c, added before relu; may be c */
+  const float *column_bias; /* one per column of c; null for none */
   int32_t accumulate;       /* c is added to, not overwritten */
   float high;               /* see |vec_activate| */
-  union {
-    df_gemm_ahead ahead;
-    const float *begun; /* where b is read as it lies, sums of the steps before; null for none */
-  };
-  union {           /* what a tile reads as it lies, a by rows or b */
-    int64_t a_row;  /* distance of two rows of a whose steps lie together */
-    int64_t b_step; /* distance of two steps of b */
-  };
-  int64_t a_step; /* distance of two steps of a whose rows lie together, which may be 0 */
 } df_gemm_epilogue;
 
 typedef struct df_gemm {

@@ -12,8 +12,6 @@ static inline df_gemm df_gemm_columns(const df_gemm *gemm, int64_t j, int64_t co
   split.c += j;
   if (split.epilogue.column_bias)
     split.epilogue.column_bias += j;
-  if (split.epilogue.add)
-    split.epilogue.add += j;
   return split;
 }
 
@@ -22,10 +20,6 @@ static inline df_gemm df_gemm_rows(const df_gemm *gemm, int64_t i, int64_t rows)
   split.m = rows;
   split.a += i * gemm->a_row;
   split.c += i * gemm->c_row;
-  if (split.epilogue.row_bias)
-    split.epilogue.row_bias += i;
-  if (split.epilogue.add)
-    split.epilogue.add += i * gemm->c_row;
   return split;
 }
 

@@ -3,7 +3,7 @@
 
 /* It is made for each tile: larger than a line of the cache it is cleared by two stores, and what
  * then reads across both waits for 100 cycles. */
-_Static_assert(sizeof(df_gemm_epilogue) <= 64, "df_gemm_epilogue must fit a line of the cache");
+_Static_assert(sizeof(df_tile_epilogue) <= 64, "df_tile_epilogue must fit a line of the cache");
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
@@ -51,7 +51,7 @@ TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *
 
 TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t k,
                       const float *from, const float *b, float *c, int64_t c_row, int64_t columns,
-                      const df_gemm_epilogue *epilogue) {
+                      const df_tile_epilogue *epilogue) {
   rows_of_a a = {.row = epilogue->a_row, .step = epilogue->a_step};
   for (int i = 0; i < (together ? 1 : ANCHORS); i++)
     a.anchor[i] = from + 3 * i * epilogue->a_row;
@@ -107,18 +107,18 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
 #define TILE(rows, vectors)                                                                        \
   static void tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,         \
                                       int64_t c_row, int64_t columns,                              \
-                                      const df_gemm_epilogue *epilogue) {                          \
+                                      const df_tile_epilogue *epilogue) {                          \
     tile(rows, vectors, 1, 0, k, a, b, c, c_row, columns, epilogue);                               \
   }                                                                                                \
   static void row_tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,     \
                                           int64_t c_row, int64_t columns,                          \
-                                          const df_gemm_epilogue *epilogue) {                      \
+                                          const df_tile_epilogue *epilogue) {                      \
     tile(rows, vectors, 0, 0, k, a, b, c, c_row, columns, epilogue);                               \
   }
 #define STRIDED_TILE(rows)                                                                         \
   static void strided_tile_##rows(int64_t k, const float *a, const float *b, float *c,             \
                                   int64_t c_row, int64_t columns,                                  \
-                                  const df_gemm_epilogue *epilogue) {                              \
+                                  const df_tile_epilogue *epilogue) {                              \
     tile(rows, DF_TILE_VECTORS, 1, 1, k, a, b, c, c_row, columns, epilogue);                       \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2) STRIDED_TILE(rows)

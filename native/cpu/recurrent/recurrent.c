@@ -80,7 +80,7 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
         const int64_t at = group * weight->hidden + unit;
         const float *b =
             weight->panels + (group * panels * DF_TILE_COLUMNS + unit) * k; /* whole panels */
-        const df_gemm_epilogue epilogue = {.column_bias = bias ? bias + at : NULL,
+        const df_tile_epilogue epilogue = {.column_bias = bias ? bias + at : NULL,
                                            .accumulate = accumulate,
                                            .a_step = DF_TILE_ROWS};
         for (int64_t j = 0; j < rows; j += height) {

@@ -211,7 +211,7 @@ static void send(const group *j, int64_t image, int64_t filter, int64_t rows, in
     const int64_t y = begin / g->span, x = begin % g->span;
     const int64_t count = df_min(end - begin, g->span - x), wanted = df_min(count, g->width - x);
     const int64_t at = ((j->first + image) * d->conv.filters + filter) * plane + y * g->width + x;
-    const df_gemm_epilogue epilogue = {.row_bias = d->bias ? d->bias + filter : NULL,
+    const df_tile_epilogue epilogue = {.row_bias = d->bias ? d->bias + filter : NULL,
                                        .add = d->add ? d->add + at : NULL,
                                        .high = d->high};
     if (wanted > 0)

@@ -151,7 +151,7 @@ static void add_chunk(const group *j, int64_t image, int64_t filter, int64_t cha
   const uint16_t *dy = x + j->x_words + filter * j->blocks * words;
   const df_amx_factor b = df_amx_packed(dy + begin * words, terms);
   const int64_t columns = df_min(DF_AMX_PANEL, j->conv->filters - filter * DF_AMX_PANEL);
-  const df_gemm_epilogue epilogue = {.accumulate = 1};
+  const df_tile_epilogue epilogue = {.accumulate = 1};
   float some[PANEL] __attribute__((aligned(64)));
   for (; channel < last; channel++)
     for (int64_t tap = 0; tap < g->taps; tap++, sums += PANEL) {

@@ -224,7 +224,8 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   DF_NAME(df_amx_multiply)
   (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->terms, g.m, g.n, w->plan->rows_stay,
    later);
-  DF_NAME(df_amx_epilogue)(g.c, g.c_row, sums, g.m, g.n, &g.epilogue);
+  const df_tile_epilogue epilogue = df_tile_epilogue_of(&g, 0);
+  DF_NAME(df_amx_epilogue)(g.c, g.c_row, sums, g.m, g.n, &epilogue);
 }
 
 static uint32_t largest_of(const df_amx_later *later) {

@@ -91,7 +91,7 @@ TILE_INLINE void add_block(const uint16_t *from_a, const df_amx_factor *a, const
 
 /* Rows of |vectors| vectors, the last of |last| lanes. */
 TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t rows, int vectors,
-                          int64_t last, const df_gemm_epilogue *epilogue, int plain) {
+                          int64_t last, const df_tile_epilogue *epilogue, int plain) {
   df_vec bias[2] = {vec_zero(), vec_zero()};
   if (!plain && epilogue->column_bias) {
     bias[0] = vec_load_partial(epilogue->column_bias, vectors > 1 ? DF_LANES : last);
@@ -119,7 +119,7 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
 }
 
 void DF_NAME(df_amx_epilogue)(float *c, int64_t c_row, const float *sums, int64_t rows,
-                              int64_t columns, const df_gemm_epilogue *epilogue) {
+                              int64_t columns, const df_tile_epilogue *epilogue) {
   const int plain =
       !epilogue->add && !epilogue->row_bias && !epilogue->column_bias && !epilogue->high;
   if (columns == DF_AMX_PANEL && plain)

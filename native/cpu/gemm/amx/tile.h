@@ -9,7 +9,7 @@
 #define DF_CPU_GEMM_AMX_TILE_H
 
 #include "gemm/amx/pack.h"
-#include "gemm/product.h"
+#include "gemm/tile.h"
 
 /* One factor: block s of its steps begins at data + (offsets ? offsets[s] : s * block), in it are
  * tiles |tile| words apart, each of terms |term| words apart, of rows |row| words apart. */
@@ -46,7 +46,7 @@ void DF_NAME(df_amx_multiply)(float *sums, const df_amx_factor *a, const df_amx_
 
 /* Writes sums to c as |end| says; its biases are those of the first row and column. */
 void DF_NAME(df_amx_epilogue)(float *c, int64_t c_row, const float *sums, int64_t rows,
-                              int64_t columns, const df_gemm_epilogue *epilogue);
+                              int64_t columns, const df_tile_epilogue *epilogue);
 
 /* Configures the tiles for the calling thread, and releases them. */
 void DF_NAME(df_amx_open)(void);
