@@ -1,5 +1,6 @@
 """Sessions in little memory: no prepacked copies of weights, one scratch memory for all plans."""
 
+import gc
 import threading
 
 import numpy as np
@@ -52,6 +53,7 @@ def test_weights_take_no_memory_but_the_models():
 def test_all_plans_use_one_scratch_memory_also_of_runs_at_one_time():
     model = network()
     expected = {n: df.Session(model, devices=["cpu"]).run(images(n))["y"] for n in range(1, 7)}
+    gc.collect()  # sessions of other tests, which it would find meanwhile
     before = allocated()[0]
     session = df.Session(model, devices=["cpu"], memory="small", threads=1)
     failures = []

@@ -43,16 +43,32 @@ random = np.random.default_rng(0)
 for k, n in ((50, 97), (769, 353), (17, 16000)):
     x, w = random.standard_normal((30, k)).astype(np.float32), random.standard_normal((k, n)).astype(np.float32)
     bias = random.standard_normal(n).astype(np.float32)
+    wide = w, bias
 
-    def product(rows):
+    def product(rows, constant=False, transposed=False, threads=2):
         g = df.GraphBuilder()
-        y = df.ops.matmul(g.input("x", df.float32, (rows, k)), g.input("w", df.float32, w.shape))
+        right, feeds = np.ascontiguousarray(w.T) if transposed else w, {"x": x[:rows], "b": bias}
+        if not constant:
+            feeds["w"] = right
+        b = g.parameter("w", right) if constant else g.input("w", df.float32, right.shape)
+        y = df.ops.matmul(g.input("x", df.float32, (rows, k)), df.ops.transpose(b, perm=(1, 0)) if transposed else b)
         g.output("y", df.ops.add(y, g.input("b", df.float32, bias.shape)))
-        return df.Session(df.Model(g.build()), ["cpu"], threads=2).run({"x": x[:rows], "w": w, "b": bias})["y"]
+        return df.Session(df.Model(g.build()), ["cpu"], threads=threads).run(feeds)["y"]
 
     packed = product(30)
     for rows in range(5, 17):
         np.testing.assert_array_equal(product(rows), packed[:rows])
+    for rows in (5, 8, 15, 29, 30):
+        for transposed in (False, True):
+            for threads in (1, 3):
+                np.testing.assert_array_equal(product(rows, True, transposed, threads), packed[:rows])
+    for rows in (5, 30):  # few columns: panels of one vector, panels of a that pass over them
+        narrow = w[:, :20].copy(), bias[:20].copy()
+        for columns in (1, 7, 20):
+            w, bias = narrow[0][:, :columns].copy(), narrow[1][:columns].copy()
+            np.testing.assert_array_equal(product(rows, True, True), product(rows))
+            np.testing.assert_array_equal(product(rows, True), product(rows))
+        w, bias = wide
 """
 
 

@@ -139,3 +139,19 @@ def test_a_weight_that_is_read_otherwise_too_keeps_its_memory():
     plan = session.plan({"x": X.shape, "s": ()}, ["y"])
     assert {a.kind for a in plan.arenas if a.name == "w"} == {"source"}
     assert "weights" not in plan.memory
+
+
+@pytest.mark.parametrize("rows", [2, 8, 40, 100])
+def test_a_constant_operand_of_a_product_is_prepacked_where_that_counts(rows):
+    """Then the weight itself isn't kept."""
+    weight = RANDOM.standard_normal((96, 64)).astype(np.float32)
+    x = RANDOM.standard_normal((rows, 64)).astype(np.float32)
+    g = df.GraphBuilder()
+    columns = df.ops.transpose(g.parameter("w", weight), perm=(1, 0))
+    g.output("y", df.ops.matmul(g.input("x", df.float32, x.shape), columns))
+    session = df.Session(df.Model(g.build()), devices=["cpu"])
+    np.testing.assert_allclose(session.run(x)["y"], x.astype(np.float64) @ weight.T, rtol=1e-5, atol=1e-4)
+    plan = session.plan(x.shape)
+    check_plan(plan)
+    assert [arena.bytes for arena in prepacked_of(plan)] == ([weight.nbytes] if 4 < rows <= 64 else [])
+    assert not prepacked_of(plan) or not plan.memory.get("weights")

@@ -5,7 +5,8 @@
  * panel of a, DF_TILE_ROWS rows, is packed into the first cache for each pass. With few rows all of
  * a stays, and b, which is then most of what is read, comes from memory once while tiles compute;
  * where one panel is all of a, and the rows of b can be read as they lie, b isn't packed.
- * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
+ * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b: a constant b is
+ * packed once for all runs where that counts. */
 #include "gemm/float32.h"
 #include "gemm/blocks.h"
 #include "gemm/pack.h"
@@ -20,6 +21,7 @@ enum {
   STREAMS = 16,        /* rows of a larger b that are read at a time, as memory is read best */
   SUMS = 32,           /* tiles whose sums are kept then */
   SMALL = 64 * 1024,   /* multiply-adds below which a second thread does not pay */
+  MOST_ROWS = 64,      /* of a product that is worth a constant that is packed already */
   ONE_SET = 1024,      /* floats from one line to the next of the same set */
   ALIGN = 16
 };
@@ -52,6 +54,8 @@ typedef struct work {
   form form;
   const char *later; /* where b goes on behind its last step; null at the end */
   float *a, *b;
+  const float *panels; /* of a b that is packed already, from this product's column 0 on; or null */
+  int64_t steps, at;   /* of k: how many such a panel has, and the first of this product */
 } work;
 
 /* The panel of a at |row|: packed to |to|, or as it lies. */
@@ -94,6 +98,34 @@ static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a,
   df_tile tile = w->form == BY_ROWS ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
                                     : DF_NAME(df_tiles)[rows - 1][vectors - 1];
   tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &epilogue);
+}
+
+/* The panel at column |j| of a b that is packed already. */
+static const float *panel_at(const work *w, int64_t j) {
+  const int64_t columns = df_min(DF_TILE_COLUMNS, w->gemm.n - j);
+  return w->panels + j * w->steps + w->at * panel_width(columns);
+}
+
+/* The same as the passes below where b is packed already: each panel of it is used for all rows,
+ * or each panel of a for all columns. */
+static void pass_over_panels(const work *w, int32_t rows_stay) {
+  const df_gemm *g = &w->gemm;
+  const df_tile_ahead none = {0};
+  if (!rows_stay) {
+    for (int64_t row = 0; row < g->m; row += w->height) {
+      const float *panel = panel_of(w, w->a, row);
+      for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+        multiply_tile(w, row, j, panel, panel_at(w, j), none);
+    }
+    return;
+  }
+  const int64_t panel = w->form == PACKED ? g->k * DF_TILE_ROWS : w->height * g->a_row;
+  const float *a = panel_of(w, w->a, 0);
+  for (int64_t row = w->height; row < g->m; row += w->height)
+    (void)panel_of(w, w->a + row / w->height * panel, row);
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+    for (int64_t row = 0; row < g->m; row += w->height)
+      multiply_tile(w, row, j, a + row / w->height * panel, panel_at(w, j), none);
 }
 
 /* All panels of b stay in the second cache, each panel of a in the first while it passes over them.
@@ -178,6 +210,21 @@ static void pass_over_once(const work *w, int64_t steps, int64_t floats) {
   }
 }
 
+/* ---- Packing a constant ---------------------------------------------------------------------- */
+
+int64_t DF_NAME(df_gemm_float32_prepack_bytes)(int64_t m, int64_t n, int64_t k, int64_t b_col) {
+  if (m > MOST_ROWS || (b_col == 1 && m <= DF_TILE_ROWS) || n < 1 || k < 1)
+    return 0;
+  const int64_t full = n / DF_TILE_COLUMNS * DF_TILE_COLUMNS;
+  return df_times(full + (n > full ? panel_width(n - full) : 0), k) * (int64_t)sizeof(float);
+}
+
+void DF_NAME(df_gemm_float32_prepack)(const df_gemm *gemm, float *prepacked) {
+  const work w = {.gemm = *gemm};
+  for (int64_t j = 0; j < gemm->n; j += DF_TILE_COLUMNS)
+    pack_columns(&w, prepacked + j * gemm->k, j, 0, gemm->k);
+}
+
 /* ---- Cutting -------------------------------------------------------------------------------- */
 
 /* How a task is done: k, then either its columns or none are split. */
@@ -254,19 +301,25 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
   df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
   df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
   blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_LANES : 1);
-  const int once = by.rows_stay && is_read_once(&task);
+  const float *panels = gemm->prepacked;
+  const int once = by.rows_stay && is_read_once(&task) && !panels;
   for (int64_t from = 0; from < task.n; from += by.n)
     for (int64_t p = 0; p < task.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
                 .height = df_divide_up(task.m, df_divide_up(task.m, DF_TILE_ROWS)),
                 .form = once ? PACKED : form_of(&task),
-                .later = !task.blocks && p + by.k < task.k
+                .later = !task.blocks && !panels && p + by.k < task.k
                              ? df_gemm_b(&task, (p + by.k) * task.b_row)
                              : NULL,
                 .a = scratch,
-                .b = scratch + by.a};
+                .b = scratch + by.a,
+                .panels = panels ? panels + (j + from) * task.k : NULL,
+                .steps = task.k,
+                .at = p};
       df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));
-      if (once)
+      if (panels)
+        pass_over_panels(&w, by.rows_stay);
+      else if (once)
         pass_over_once(&w, task.k * task.n > CACHED ? STREAMS : w.gemm.k, by.b);
       else if (by.rows_stay)
         pass_over_rows(&w);

@@ -110,16 +110,41 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, float h
   return DF_OK;
 }
 
-/* Prepacks input 1 where it is constant and one matrix. */
-static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
-  (void)state;
+/* Copies of input 1 that are asked for where it is constant and one matrix. */
+enum { AMX_TILES, PANELS };
+
+static df_gemm weight_of(const df_node *node, const void *source) {
   const df_product_sizes p = product_of_node(node);
-  const df_gemm gemm = {.b = source,
-                        .n = p.n,
-                        .k = p.k,
-                        .b_row = p.b.strides[p.b.rank - 2],
-                        .b_col = p.b.strides[p.b.rank - 1]};
+  return (df_gemm){.b = source,
+                   .n = p.n,
+                   .k = p.k,
+                   .b_row = p.b.strides[p.b.rank - 2],
+                   .b_col = p.b.strides[p.b.rank - 1]};
+}
+
+static void prepack_tiles(const df_node *node, void *state, const void *source, void *prepacked) {
+  (void)state;
+  const df_gemm gemm = weight_of(node, source);
   DF_NAME(df_gemm_prepack)(&gemm, prepacked);
+}
+
+static void prepack_panels(const df_node *node, void *state, const void *source, void *prepacked) {
+  (void)state;
+  const df_gemm gemm = weight_of(node, source);
+  DF_NAME(df_gemm_float32_prepack)(&gemm, prepacked);
+}
+
+static void ask_prepack(const df_product_sizes *p, const df_gemm_split *split, df_prepared *out) {
+  int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(split, p->n, p->k);
+  if (bytes)
+    df_ask_prepack(out, 1, AMX_TILES, bytes, prepack_tiles);
+  else if (!split->terms && p->b_dtype == DF_FLOAT32) {
+    bytes = DF_NAME(df_gemm_float32_prepack_bytes)(p->m, p->n, p->k, p->b.strides[p->b.rank - 1]);
+    if (bytes)
+      df_ask_prepack(out, 1, PANELS, bytes, prepack_panels);
+  }
+  if (bytes)
+    out->replaced = 1 << 1;
 }
 
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
@@ -133,11 +158,8 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   out->workspace =
       split.scratch * (int64_t)sizeof(float) *
       df_workers(node->threads, df_divide_up(total, group_of(&p, &split, node->threads)));
-  const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
-  if (bytes && node->flags >> 1 & 1 && df_batch_of(&p.b) == 1) {
-    out->replaced = 1 << 1;
-    df_ask_prepack(out, 1, 0, bytes, prepack_weight);
-  }
+  if (node->flags >> 1 & 1 && df_batch_of(&p.b) == 1)
+    ask_prepack(&p, &split, out);
   return DF_OK;
 }
 

@@ -49,10 +49,10 @@ typedef struct df_tile_epilogue {
 
 /* That of the tile of |gemm| whose first column is |j|. */
 static inline df_tile_epilogue df_tile_epilogue_of(const df_gemm *gemm, int64_t j) {
-  const df_gemm_epilogue *whole = &gemm->epilogue;
-  return (df_tile_epilogue){.column_bias = whole->column_bias ? whole->column_bias + j : NULL,
-                            .accumulate = whole->accumulate,
-                            .high = whole->high};
+  const df_gemm_epilogue *from = &gemm->epilogue;
+  return (df_tile_epilogue){.column_bias = from->column_bias ? from->column_bias + j : NULL,
+                            .accumulate = from->accumulate,
+                            .high = from->high};
 }
 
 /* c (rows, columns) = a * b (k steps of whole vectors that hold |columns|). */
