@@ -7,16 +7,18 @@ stand in topological order. Values and nodes compare by identity.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from ..errors import ModelError
 from ..host.quick_init import quick_init
 from .op import AnyOp, Attribute
 from .types import Array
 from .value import Value
+
+T = TypeVar("T")
 
 
 @quick_init
@@ -111,11 +113,24 @@ class Graph:
     states: tuple[State, ...] = ()
     name: str = ""
     stages: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    _facts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))
         object.__setattr__(self, "initializers", MappingProxyType(dict(self.initializers)))
         object.__setattr__(self, "stages", MappingProxyType(dict(self.stages)))
+
+    def fact(self, find: Callable[[Graph], T]) -> T:
+        """``find(self)``, found once: a graph doesn't change, and many passes ask. Nobody changes what is found."""
+        facts = self._facts
+        if find not in facts:
+            facts[find] = find(self)
+        found: T = facts[find]
+        return found
+
+    def has(self, *ops: AnyOp) -> bool:
+        """Whether it has a node of one of these ops, beside those in bodies."""
+        return not self.fact(_ops).isdisjoint(ops)
 
     def values(self) -> Iterator[Value]:
         """Every value: inputs, initializers, then what nodes compute in order."""
@@ -147,20 +162,11 @@ class Graph:
 
     def producers(self) -> dict[Value, Node]:
         """The node that computes each computed value."""
-        return {v: node for node in self.nodes for v in node.outputs if v is not None}
+        return self.fact(_producers)
 
     def readers(self) -> dict[Value, list[Node]]:
         """The nodes that read each value, in order; a value that nobody reads is absent."""
-        found: dict[Value, list[Node]] = {}
-        for node in self.nodes:
-            for value in node.inputs:
-                if value is not None:
-                    reading = found.get(value)
-                    if reading is None:
-                        found[value] = [node]
-                    elif reading[-1] is not node:  # it may read a value twice
-                        reading.append(node)
-        return found
+        return self.fact(_readers)
 
     def find(self, name: str) -> Value:
         """The value called ``name``.
@@ -228,6 +234,27 @@ class Graph:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _ops(graph: Graph) -> frozenset[AnyOp]:
+    return frozenset([node.op for node in graph.nodes])
+
+
+def _producers(graph: Graph) -> dict[Value, Node]:
+    return {v: node for node in graph.nodes for v in node.outputs if v is not None}
+
+
+def _readers(graph: Graph) -> dict[Value, list[Node]]:
+    found: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None:
+                reading = found.get(value)
+                if reading is None:
+                    found[value] = [node]
+                elif reading[-1] is not node:  # it may read a value twice
+                    reading.append(node)
+    return found
 
 
 def with_data_of(graph: Graph, other: Graph) -> Graph:

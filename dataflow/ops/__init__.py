@@ -85,6 +85,7 @@ def __getattr__(name: str) -> Any:
 
         near = ", ".join(difflib.get_close_matches(name, _BY_NAME, 3))
         raise AttributeError(f"there is no op {name!r}" + (f"; nearest: {near}" if near else ""))
+    globals()[name] = found  # the next look-up doesn't come here
     return found
 
 

@@ -131,6 +131,10 @@ def _listed(node: Node, sizes: Mapping[str, int]) -> str:
 
 def is_open(graph: Graph) -> bool:
     """Whether a graph leaves a size open; mostly an input's."""
+    return graph.fact(_is_open)
+
+
+def _is_open(graph: Graph) -> bool:
     if not all(value.type.is_bound for value in graph.values()):
         return True
     for node in graph.nodes:

@@ -54,6 +54,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
             folding.compute(node, kernel[0], view=not folded)
         if not folded:
             kept.append(node)  # of a view a reader that stays sees it; one that was folded has used the array
+    if len(kept) == len(graph.nodes):
+        return graph
     stored = {**graph.initializers, **folding.made}
     return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored)
 

@@ -42,6 +42,8 @@ def eliminate_dead_code(graph: Graph, *, extras: bool = True) -> Graph:
         kept.append(node if outputs == node.outputs else dataclasses.replace(node, outputs=outputs))
     kept.reverse()
     stored = {value: data for value, data in graph.initializers.items() if value in needed}
+    if len(stored) == len(graph.initializers) and tuple(kept) == graph.nodes:
+        return graph
     return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, graph.stages)
 
 

@@ -45,5 +45,7 @@ class Groups:
     def result(self) -> Graph:
         """The graph with all groups replaced."""
         stands, taken = self._stands, self.taken
+        if not stands:
+            return self.graph
         nodes = [stands.get(node, node) for node in self.graph.nodes if node in stands or node not in taken]
         return dataclasses.replace(self.graph, nodes=tuple(nodes))

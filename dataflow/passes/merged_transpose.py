@@ -23,6 +23,8 @@ def transpose_without_merging(graph: Graph) -> Graph:
     Args:
         graph: bound.
     """
+    if not (graph.has(reshape) and graph.has(transpose)):
+        return graph
     makers = graph.producers()
     found: dict[Node, tuple[Value, tuple[int, ...]]] = {}
     for node in graph.nodes:

@@ -90,7 +90,7 @@ class Pass:
 
 def _of_floats(at: Context) -> list[AnyOp]:
     """The ops but those that ``use_integers`` has found before constants were folded."""
-    return [op for op in at.ops.values() if op.name not in INTEGER_OPS]
+    return [op for op in at.ops.values() if op.pattern and op.name not in INTEGER_OPS]
 
 
 def _with_channels_last(graph: Graph, at: Context) -> Graph:

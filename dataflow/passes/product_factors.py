@@ -31,6 +31,8 @@ def move_product_factors(graph: Graph, mutable: Collection[str] = ()) -> Graph:
         graph: bound.
         mutable: names of initializers whose data may change.
     """
+    if not (graph.has(mul) and graph.has(*_PRODUCTS)):
+        return graph
     makers, readers = graph.producers(), graph.readers()
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
     moved: dict[Node, tuple[int, Value, Value]] = {}  # product -> number of the operand, what is scaled, by what

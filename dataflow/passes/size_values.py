@@ -227,7 +227,10 @@ def completed(reads: Iterable[tuple[SizeValues, Node]], sizes: Mapping[str, int]
 
 def has_reads(nodes: Iterable[Node]) -> bool:
     """Whether a node, or one in its bodies, reads sizes off a value."""
-    return any(node.op is read_shape or any(has_reads(body.nodes) for body in node.bodies) for node in nodes)
+    for node in nodes:  # a loop, since every model is asked
+        if node.op is read_shape or (node.bodies and any(has_reads(body.nodes) for body in node.bodies)):
+            return True
+    return False
 
 
 def take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:

@@ -18,6 +18,8 @@ from .dead_code import eliminate_dead_code
 
 def transpose_before_concat(graph: Graph) -> Graph:
     """The graph with ``concat`` behind ``transpose`` where all readers reshape what they can't have as a view."""
+    if not (graph.has(concat) and graph.has(transpose)):
+        return graph
     makers, readers = graph.producers(), graph.readers()
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
     moved: dict[Node, Node] = {}  # the transpose -> the concat

@@ -19,6 +19,8 @@ from .dead_code import eliminate_dead_code
 
 def swap_transposed_matmuls(graph: Graph) -> Graph:
     """The graph with swapped operands for every matmul whose only reader swaps its last two axes."""
+    if not (graph.has(matmul) and graph.has(transpose)):
+        return graph
     makers, readers = graph.producers(), graph.readers()
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
     swaps: dict[Node, Node] = {}  # the transpose -> the product

@@ -5,6 +5,9 @@ import numpy as np
 import dataflow as df
 from dataflow import ops
 from dataflow.ir.rewrite import replace_nodes
+from dataflow.lower.placement import Pins, targets_of
+from dataflow.passes.pipeline import PIPELINE, Context, run_phases
+from dataflow.plugin import default_registry
 
 
 def graph():
@@ -65,3 +68,23 @@ def test_what_replaces_one_node_is_read_where_another_is_replaced():
     after = replace_nodes(before, {relu, product}, replace)
     after.check()
     np.testing.assert_array_equal(results(after)["y"], [3.0, -2.0, -7.0])
+
+
+def test_what_is_known_of_a_graph_is_found_once():
+    first = graph()
+    assert first.readers() is first.readers()
+    assert first.producers() is first.producers()
+    assert first.has(ops.softmax, ops.relu)
+    assert not first.has(ops.softmax)
+    relu = next(node for node in first.nodes if node.op is ops.relu)
+    second = replace_nodes(first, {relu}, lambda builder, node, new: (new[node.inputs[0]],))
+    assert not second.has(ops.relu)
+    assert relu not in second.producers().values()
+
+
+def test_passes_without_a_match_give_the_graph_itself():
+    given = graph()
+    registry = default_registry()
+    targets = targets_of(Pins(("cpu", "numpy")), registry)
+    unfused = [p for p in PIPELINE if p.name not in ("fuse_elementwise", "fuse")]
+    assert run_phases(unfused, ["simplify", "fold", "fuse"], given, Context((), {}, targets, registry.ops)) is given

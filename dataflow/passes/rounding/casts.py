@@ -31,7 +31,7 @@ def absorb_casts(graph: Graph, targets: Targets, refused: Collection[str] = ()) 
         targets: the devices and their kernels.
         refused: names of nodes that a device doesn't run after all: others would not take such operands.
     """
-    return _Casts(graph, targets, refused).result()
+    return _Casts(graph, targets, refused).result() if graph.has(cast) else graph
 
 
 class _Casts:
@@ -57,11 +57,9 @@ class _Casts:
         self.halves: dict[Value, Value] = {}
 
     def result(self) -> Graph:
-        casts = [node for node in self.graph.nodes if node.op is cast]
-        if not casts:
-            return self.graph
-        for node in casts:
-            self.look_before(node)
+        for node in self.graph.nodes:
+            if node.op is cast:
+                self.look_before(node)
         nodes: list[Node] = []
         for node in self.graph.nodes:
             nodes += self.replaced(node)

@@ -25,6 +25,8 @@ def add_to_gradients(graph: Graph, targets: Targets) -> Graph:
 
     The addend must be there before the gradient: what else its node gives is read between it and the sum.
     """
+    if not graph.has(*_ADDENDS):
+        return graph
     search = _Search(graph, targets)
     for node in graph.nodes:
         if len(node.inputs) == _ADDENDS.get(node.op):

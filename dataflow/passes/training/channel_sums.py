@@ -23,7 +23,8 @@ def sum_with_elementwise(graph: Graph, targets: Targets) -> Graph:
 
     Runs behind ``fuse_elementwise``, whose groups it takes as they are.
     """
-    if not (targets.offer(fused_elementwise_sums.name) or targets.offer(gelu_grad_sums.name)):
+    offered = targets.offer(fused_elementwise_sums.name) or targets.offer(gelu_grad_sums.name)
+    if not offered or not graph.has(reduce_sum):
         return graph
     search = _Search(graph, targets)
     for node in graph.nodes:

@@ -18,7 +18,7 @@ def join_square_sums(graph: Graph, targets: Targets) -> Graph:
 
     Only of tensors that are kept to the end of the graph: others would be held for it.
     """
-    if not targets.offer(square_sums.name):
+    if not targets.offer(square_sums.name) or not graph.has(square_sum):
         return graph
     search = _Search(graph, targets)
     for node in reversed(graph.nodes):
