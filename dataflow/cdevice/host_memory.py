@@ -111,7 +111,9 @@ def is_shown(array: Array) -> bool:
 
 def can_lend(array: Array) -> bool:
     """Whether nothing can change the array, and it lies as a buffer does: contiguous, aligned to 64 bytes."""
-    if not array.flags.c_contiguous or array.__array_interface__["data"][0] % LINE or array.dtype.hasobject:
+    if not array.flags.c_contiguous or array.dtype.hasobject:
+        return False
+    if int(ffi.cast("intptr_t", address_of(array))) % LINE:
         return False
     owner: Any = array
     while isinstance(owner, np.ndarray):

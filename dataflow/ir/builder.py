@@ -89,7 +89,8 @@ class GraphBuilder:
         return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
 
     def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:
-        data = checks.array(f"the data of {value.name!r}", array).view()
+        plain = type(array) is np.ndarray
+        data = array.view() if plain else checks.array(f"the data of {value.name!r}", array).view()
         data.flags.writeable = False
         self._initializers[value] = Initializer(data, role, trainable)
         return value

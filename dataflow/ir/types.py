@@ -141,6 +141,10 @@ def dtype(of: DType | str | np.dtype[Any] | type | Array) -> DType:
     Raises:
         InputError: there is no such type.
     """
+    if type(of) is np.ndarray:  # as almost always
+        seen = _SEEN.get(of.dtype)
+        if seen is not None:
+            return seen
     if isinstance(of, DType):
         return of
     if isinstance(of, str) and of in _BY_NAME:

@@ -319,6 +319,8 @@ class Importer:
         Raises:
             ModelError: it is none of what converters give.
         """
+        if type(result) is Value:  # as almost always
+            return self._named_value(name, result)
         if isinstance(result, Tensor):
             known = result.value is None
             return Tensor(name, None, result.array, result.known, elements=result.elements) if known else result
@@ -331,9 +333,12 @@ class Importer:
             return Tensor(name, None, None, result)
         if isinstance(result, np.ndarray):
             return self.stored(name, result)
-        if not isinstance(result, Value):
-            given = type(result).__name__
-            raise ModelError(f"its converter gives a {given}; expected a value, tensor, array, known sizes or a list")
+        if isinstance(result, Value):
+            return self._named_value(name, result)
+        given = type(result).__name__
+        raise ModelError(f"its converter gives a {given}; expected a value, tensor, array, known sizes or a list")
+
+    def _named_value(self, name: str, result: Value) -> Tensor:
         if result not in self.claimed:  # else the operator passed an operand on
             self.builder.rename(result, name if self.scope is None else self.builder.free_name(name))
             self.claimed.add(result)
@@ -611,8 +616,9 @@ def _is_finite(array: Array) -> bool:
         return bool(positive and array.view(np.uint16).max(initial=0) < infinite + 0x8000)
     if array.dtype.kind != "f":
         array = array.astype(np.float32)
-    if array.size > _WORTH_A_SUM:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if math.isfinite(array.sum()):
-                return True  # no sum with an infinite term, or one that is no number, is finite
+    flat = array.reshape(-1) if array.size <= _WORTH_A_SUM else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        # No sum with an infinite term, or one that is no number, is finite; one of squares is made without Python.
+        if math.isfinite(array.sum() if flat is None else flat.dot(flat)):
+            return True
     return bool(np.isfinite(array).all())

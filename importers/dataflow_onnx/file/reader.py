@@ -30,7 +30,6 @@ from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
-_WORTH_ALIGNING = 64  # bytes: smaller tensors are numbers and sizes, which the importer reads
 _TEXT = frozenset({str})
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
@@ -197,7 +196,9 @@ class _Reader:
         """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
         initializers: dict[str, Array] = {}
         for index, tensor in enumerate(proto.initializer):
-            name = self.text(f"the name of initializer {index} of {where}", tensor.name)
+            name = tensor.name
+            if type(name) is not str:
+                self.text(f"the name of initializer {index} of {where}", name)
             if name in initializers:
                 raise self.fail(f"{where} has two initializers called {name!r}")
             initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
@@ -286,7 +287,7 @@ class _Reader:
             wanted = dtype.packed_nbytes(count)
             if len(raw) != wanted:
                 raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
-            if isinstance(raw, bytes) and wanted >= _WORTH_ALIGNING:
+            if type(raw) is bytes:
                 raw = self.aligned.keep(raw)
             return self.shaped(self.decode(raw, dtype), shape, where)
         try:
