@@ -110,3 +110,20 @@ def test_calls_take_attributes_at_their_defaults(given):
     found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
     np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-6)
     np.testing.assert_allclose(found, x * given.get("by", 2.0) ** 2, rtol=1e-6)
+
+
+def test_functions_of_another_opset_whose_operators_are_the_same():
+    proto = model_of(*layers())
+    for one in proto.functions:
+        next(opset for opset in one.opset_import if not opset.domain).version = 16
+    onnx.checker.check_model(proto)
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
+    np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-5, atol=1e-6)
+
+
+def test_functions_of_an_opset_that_differs_are_refused():
+    largest = function("Layer", [helper.make_node("ReduceMax", ["a"], ["b"], axes=[1])], ["a"], ["b"])
+    largest.opset_import[0].version = 13
+    with pytest.raises(df.ModelError, match=r"local functions \(Layer\) are of another opset"):
+        load_bytes(model_of(largest).SerializeToString())

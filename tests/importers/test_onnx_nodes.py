@@ -13,7 +13,7 @@ from onnx.backend.test.case.node import collect_testcases
 import dataflow as df
 from dataflow.passes.dynamic_regions import depends_on_data
 from dataflow_numpy.evaluate import evaluate
-from dataflow_onnx.file.reader import inlined
+from dataflow_onnx.file.functions import inlined
 from dataflow_onnx.loading import load_bytes
 from dataflow_onnx.operators import STANDARD
 

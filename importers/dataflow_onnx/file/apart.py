@@ -17,7 +17,7 @@ import numpy as np
 
 from dataflow.errors import ModelError
 
-from .reader import inlined
+from .functions import inlined
 from .records import Copy, GraphRecord, ModelRecord, NodeRecord
 
 _log = logging.getLogger("dataflow")

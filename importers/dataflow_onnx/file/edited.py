@@ -11,7 +11,7 @@ from dataflow import Graph, TensorType
 from dataflow.errors import ModelError
 from dataflow.plugin import Edit, Edited
 
-from .reader import inlined
+from .functions import inlined
 from .subgraph import copied, declare, keep_subgraph, reads
 from .to_onnx import LOWEST_OPSET, MICROSOFT, nodes_of
 from .value_types import CODE_OF, DTYPE_OF

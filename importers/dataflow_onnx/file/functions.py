@@ -1,4 +1,4 @@
-"""What is done to a file's local functions before they are inlined: their size then is computed, calls are completed.
+"""A file's local functions replaced by their nodes: what they would stand for is computed before, calls are completed.
 
 A function that calls another twice doubles it, so a small file can expand to more nodes than fit in memory.
 """
@@ -25,6 +25,37 @@ class _Extent:
     nodes: int
     bytes: int
     calls: int
+
+
+def inlined(proto: Any, path: str) -> Any:
+    """The model with its local functions replaced by their nodes; itself where it has none.
+
+    Args:
+        proto: the model; its calls get the attributes that they leave at their defaults, functions the model's opset.
+        path: of the file.
+
+    Raises:
+        ModelError: a function calls itself, they stand for too much, are of another opset, or can't be replaced.
+    """
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    try:
+        check_functions(proto)
+        complete_calls(proto)
+        align_opsets(proto)
+        made = inliner.inline_local_functions(proto)
+        called = {(node.domain, node.op_type) for node in _with_bodies(made.graph.node)}
+        names = ", ".join([str(f.name) for f in made.functions if (f.domain, f.name) in called][:5])
+        if names:
+            raise ModelError(f"the local functions ({names}) are of another opset than the model, which differs there")
+        return made
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except Exception as error:  # whatever the inliner makes of a malformed function
+        names = ", ".join(str(f.name) for f in proto.functions[:5])
+        raise ModelError(f"{path}: the local functions ({names}) can't be replaced by their nodes: {error}") from None
 
 
 def check_functions(proto: Any) -> None:
@@ -78,6 +109,31 @@ def complete_calls(proto: Any) -> None:
             given = {attribute.name for attribute in node.attribute}
             missing = defaults.get((node.domain, node.op_type, node.overload), ())
             node.attribute.extend(attribute for attribute in missing if attribute.name not in given)
+
+
+def align_opsets(proto: Any) -> None:
+    """Gives functions the model's opset where each of their operators is the same in it: the inliner leaves others.
+
+    ONNX asks of a file that they are the same (its checker's ``check_opset_compatibility``).
+    """
+    wanted = {opset.domain: opset.version for opset in proto.opset_import}
+    for function in proto.functions:
+        for opset in function.opset_import:
+            domain, version = opset.domain, wanted.get(opset.domain, opset.version)
+            used = {node.op_type for node in _with_bodies(function.node) if node.domain == domain}
+            known = ([_since(op, domain, v) for v in (opset.version, version)] for op in used)
+            if version != opset.version and all(first == second is not None for first, second in known):
+                opset.version = version
+
+
+def _since(operator: str, domain: str, version: int) -> int | None:
+    """The opset since which an operator is as in this one; None of an unknown operator."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(operator, version, domain).since_version)
+    except defs.SchemaError:
+        return None
 
 
 def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from dataflow.plugin import MOST_AXES
 
 from .aligned import AlignedTensors
 from .external import ExternalData
-from .functions import check_functions, complete_calls
+from .functions import inlined
 from .node_order import sort_nodes
 from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
@@ -98,31 +98,6 @@ def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:
         return as_opset_7(graph, version)
     except ModelError as error:
         raise ModelError(f"{path}: opset {version}: {error}") from None
-
-
-def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
-    """The model with its local functions replaced by their nodes; itself where it has none.
-
-    Args:
-        proto: the model; its calls get the attributes that they leave at their defaults.
-        path: of the file.
-
-    Raises:
-        ModelError: a function calls itself, they stand for too much, or can't be replaced.
-    """
-    if not proto.functions:
-        return proto
-    from onnx import inliner
-
-    try:
-        check_functions(proto)
-        complete_calls(proto)
-        return inliner.inline_local_functions(proto)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
-    except Exception as error:  # whatever the inliner makes of a malformed function
-        names = ", ".join(str(f.name) for f in proto.functions[:5])
-        raise ModelError(f"{path}: the local functions ({names}) can't be replaced by their nodes: {error}") from None
 
 
 def external_bytes(proto: TensorProto, folder: str) -> bytes:

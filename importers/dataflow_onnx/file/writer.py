@@ -17,7 +17,8 @@ from dataflow.plugin import dtype as as_dtype
 
 from .apart import take_apart
 from .edited import apply_edits, types_after
-from .reader import external_bytes, inlined, read_bytes
+from .functions import inlined
+from .reader import external_bytes, read_bytes
 from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
 from .subgraph import keep_subgraph
