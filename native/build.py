@@ -9,8 +9,9 @@ The CUDA library is built where nvcc is found: as ``NVCC`` says, under ``CUDA_HO
 ``DATAFLOW_CUDA=off`` leaves it out, ``on`` makes it an error when there is no nvcc; ``DATAFLOW_CUDA_ARCHS``
 ("80;90") are the architectures that it has machine code for, with PTX of the last for newer ones.
 ``DATAFLOW_CPU_ISAS`` ("portable;avx2;avx512") are the instruction sets that the CPU library has code for beside the
-portable one. ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA, and without portable
-code where ``DATAFLOW_CPU_ISAS`` doesn't name it; ``CC`` and ``CFLAGS`` work as usual.
+portable one, and ``DATAFLOW_PORTABLE_FLAGS`` the flags of that one after all others.
+``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA, and without portable code where
+``DATAFLOW_CPU_ISAS`` doesn't name it; ``CC`` and ``CFLAGS`` work as usual.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ def cpu_library() -> Library:
     wanted = [*(["portable"] if portable else []), *wanted]
     amx = ("-DDF_AMX",) if "avx512" in wanted and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*ISA_FLAGS[isa], *(amx if isa == "avx512" else ())) for isa in wanted}
+    if portable:
+        isas["portable"] += tuple(shlex.split(os.environ.get("DATAFLOW_PORTABLE_FLAGS", "")))
     there = tuple(f"-DDF_{isa.upper()}" for isa in wanted if isa != "portable")
     there += () if portable else ("-DDF_NO_PORTABLE",)
     vnni = {isa: flag for isa, flag in VNNI_FLAGS.items() if isa in isas and takes_flags(compiler, (flag,))}
