@@ -11,17 +11,17 @@ from typing import Any
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.dims import Shape
 from ..ir.graph import Node
 from ..ir.op import MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import abs_, add, div, exp, log, maximum, mul, sub, tanh
 from .control_flow import scan
-from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype
+from .infer import builder_for, need_float, operand, same_dtype
 from .linalg import matmul, swapped
 from .logic import greater, is_nan, where
 from .reduce import reduce_max, reduce_sum
+from .rules.attention import attention_infer, grad_infer, grad_sums_infer, rows_first, scores_of
 from .shape import reshape, transpose
 from .softmax import softmax
 
@@ -30,58 +30,9 @@ INEXACT = 256.0
 on all of a row: weights are divided by their sum then."""
 
 
-def rows_first(rank: int) -> tuple[int, ...]:
-    """The permutation of (batch, heads..., rows, size) to (batch, rows, heads..., size)."""
-    return (0, rank - 2, *range(1, rank - 2), rank - 1)
-
-
 def _heads_first(rank: int) -> tuple[int, ...]:
     """The permutation back."""
     return (0, *range(2, rank - 1), 1, rank - 1)
-
-
-def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None) -> Shape:
-    """The shape of the scores.
-
-    Raises:
-        InputError: the operands don't fit each other.
-    """
-    need_float("attention", q)
-    scores = matmul.infer(q, kt)
-    assert isinstance(scores, TensorType)
-    y = matmul.infer(scores, v)
-    assert isinstance(y, TensorType)
-    fits = y.shape[:-2] == scores.shape[:-2]
-    if mask is not None:
-        same_dtype("attention", q, mask)
-        fits = fits and broadcast_shape("attention", scores.shape, mask.shape) == scores.shape
-    if not fits:
-        raise InputError(
-            f"attention: v is {v} and mask {mask}; they must not have more entries than the scores, {scores}"
-        )
-    return scores.shape
-
-
-def _infer(
-    q: TensorType,
-    kt: TensorType,
-    v: TensorType,
-    mask: TensorType | None = None,
-    *,
-    scale: float,
-    transposed: bool,
-    safe: bool,
-    softcap: float,
-) -> tuple[TensorType, TensorType]:
-    shape = _scores(q, kt, v, mask)
-    if not (0 <= softcap < math.inf):
-        raise InputError(f"attention: softcap is {softcap}; expected a number above 0, or 0 for none")
-    y = (*shape[:-1], v.shape[-1])
-    if transposed:
-        if not (len(y) >= 4):
-            raise InputError(f"attention: transposed is for four axes or more; the result is {y}")
-        y = tuple(y[axis] for axis in rows_first(len(y)))
-    return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
 
 def _decompose(
@@ -176,28 +127,6 @@ def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tup
     return (dq, dkt, dv) if mask is None else (dq, dkt, dv, ds)
 
 
-def _grad_infer(
-    dy: TensorType,
-    y: TensorType,
-    logsum: TensorType,
-    q: TensorType,
-    kt: TensorType,
-    v: TensorType,
-    mask: TensorType | None = None,
-    *,
-    scale: float,
-    transposed: bool,
-    safe: bool,
-    softcap: float,
-) -> tuple[TensorType, ...]:
-    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed, safe=safe, softcap=softcap)
-    given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
-    need((y, logsum) == expected and dy == y, given)
-    lead = logsum.shape[:-1]
-    shapes = (q.shape[-2:], (kt.shape[-1], kt.shape[-2]), v.shape[-2:])
-    return tuple(TensorType(q.dtype, (*lead, *shape)) for shape in shapes)
-
-
 def _grad_decompose(
     dy: Value,
     y: Value,
@@ -221,7 +150,7 @@ def _grad_cost(node: Node) -> int:
     """Five products, and what is done with each score."""
     q, kt, v = node.inputs[3:6]
     assert q is not None and kt is not None and v is not None
-    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    scores = TensorType(q.type.dtype, scores_of(q.type, kt.type, v.type, None)).elements
     return scores * (6 * int(q.type.shape[-1]) + 4 * int(v.type.shape[-1]) + 10)
 
 
@@ -229,14 +158,14 @@ def _cost(node: Node) -> int:
     """Two products, and the softmax as its own op counts it."""
     q, kt, v = node.inputs[:3]
     assert q is not None and kt is not None and v is not None
-    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    scores = TensorType(q.type.dtype, scores_of(q.type, kt.type, v.type, None)).elements
     return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
 
 
 attention: Op = Op(
     "attention",
     ("q", "kt", "v", "mask?"),
-    _infer,
+    attention_infer,
     outputs=("y", "+logsum"),
     attributes={"scale": 1.0, "transposed": False, "safe": False, "softcap": 0.0},
     gradient=_gradient,
@@ -252,7 +181,7 @@ attention: Op = Op(
 attention_grad: MultiOp = MultiOp(
     "attention_grad",
     ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
-    _grad_infer,
+    grad_infer,
     outputs=("dq", "dk", "dv"),
     attributes={"scale": 1.0, "transposed": False, "safe": False, "softcap": 0.0},
     decompose=_grad_decompose,
@@ -260,6 +189,24 @@ attention_grad: MultiOp = MultiOp(
     doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "
     "scores' leading axes, from a cotangent dy and both results of attention; where |logsum| is above 256, weights are "
     "divided by their sum",
+)
+
+
+def _sums_decompose(*operands: Value | None, **attributes: Any) -> tuple[Value, ...]:
+    found = attention_grad(*operands, **attributes)
+    over = [(0, value.type.rank - 2) for value in found]
+    return *found, *(reduce_sum(v, axes=axes, keepdims=False) for v, axes in zip(found, over, strict=True))
+
+
+attention_grad_sums: MultiOp = MultiOp(
+    "attention_grad_sums",
+    attention_grad.inputs,
+    grad_sums_infer,
+    outputs=("dq", "dk", "dv", "+dq_sums", "+dk_sums", "+dv_sums"),
+    attributes=attention_grad.attributes,
+    decompose=_sums_decompose,
+    cost=_grad_cost,
+    doc="``attention_grad``, and the sums of its results over their first axis and their rows",
 )
 
 # ---- linear attention: a matrix per head that each token changes and reads --------------------------------
@@ -344,4 +291,4 @@ linear_attention: MultiOp = MultiOp(
     "v (heads, length, width), decay a factor per row of S or one for all, beta (heads, length, 1)",
 )
 
-OPS = (attention, attention_grad, linear_attention)
+OPS = (attention, attention_grad, attention_grad_sums, linear_attention)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..ir.dims import Dim, Shape
+from ..ir.dims import Dim
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, MultiOp, Op
 from ..ir.types import TensorType
@@ -16,10 +16,19 @@ from ..ir.value import Value
 from .activation import relu
 from .arithmetic import add, mul, neg, sub
 from .conv import MOST
-from .infer import alike, floats_alike, need, need_float, normal_axis, operand, result
+from .infer import alike, floats_alike, need, need_float, operand, result
 from .reduce import over_count
 from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel
-from .rules.norm_gradients import of_moments, per_row, response_grad, response_of_scale, row_grad, train_grad
+from .rules.layer_norm import norm_grad_infer, norm_grad_sums_infer, norm_infer
+from .rules.norm_gradients import (
+    of_moments,
+    per_row,
+    response_grad,
+    response_of_scale,
+    row_grad,
+    row_grad_sums,
+    train_grad,
+)
 from .shape import broadcast_to
 
 
@@ -246,32 +255,6 @@ lrn_grad: Op = Op(
 _LAYER_NORM: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": True}
 
 
-def _rows(name: str, x: TensorType, axis: int) -> tuple[Shape, Shape]:
-    """The sizes that count the rows, and those of a row."""
-    need_float(name, x)
-    at = normal_axis(name, axis, x.rank)
-    return x.shape[:at], x.shape[at:]
-
-
-def _layer_norm_infer(
-    x: TensorType,
-    scale: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
-    axis: int,
-    epsilon: float,
-    center: bool,
-) -> tuple[TensorType, ...]:
-    rows, row = _rows("layer_norm", x, axis)
-    for label, vector in (("scale", scale), ("bias", bias)):
-        if vector is None:
-            continue
-        fits = vector.shape == row or not (x.is_bound and vector.is_bound)
-        if not (fits and vector.dtype == x.dtype):
-            raise InputError(f"layer_norm: {label} is {vector}; expected {TensorType(x.dtype, row)}")
-    return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
-
-
 def _layer_norm_gradient(
     node: Node, dy: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> tuple[Value | None, ...] | None:
@@ -300,7 +283,7 @@ def _layer_norm_cost(node: Node) -> int:
 layer_norm: Op = Op(
     "layer_norm",
     ("x", "scale?", "bias?"),
-    _layer_norm_infer,
+    norm_infer,
     outputs=("y", "+mean", "+inverse_deviation"),
     attributes=_LAYER_NORM,
     gradient=_layer_norm_gradient,
@@ -311,30 +294,10 @@ layer_norm: Op = Op(
 )
 
 
-def _layer_norm_grad_infer(
-    dy: TensorType,
-    x: TensorType,
-    scale: TensorType | None,
-    mean: TensorType,
-    inverse: TensorType,
-    addend: TensorType | None = None,
-    *,
-    axis: int,
-    epsilon: float,
-    center: bool,
-) -> tuple[TensorType, ...]:
-    rows, columns = _rows("layer_norm_grad", x, axis)
-    row = TensorType(x.dtype, columns)
-    alike("layer_norm_grad: x, dy and addend", x, dy, *(() if addend is None else (addend,)))
-    alike("layer_norm_grad: a row of x and scale", row, *(() if scale is None else (scale,)))
-    alike("layer_norm_grad: rows of x, mean and inverse_deviation", TensorType(x.dtype, rows), mean, inverse)
-    return x, row, row
-
-
 layer_norm_grad: Op = Op(
     "layer_norm_grad",
     ("dy", "x", "scale?", "mean", "inverse_deviation", "addend?"),
-    _layer_norm_grad_infer,
+    norm_grad_infer,
     outputs=("dx", "+dscale", "+dbias"),
     attributes=_LAYER_NORM,
     inplace=((0, 0), (0, 1), (0, 5)),
@@ -344,7 +307,20 @@ layer_norm_grad: Op = Op(
     "the middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
 )
 
+layer_norm_grad_sums: MultiOp = MultiOp(
+    "layer_norm_grad_sums",
+    layer_norm_grad.inputs,
+    norm_grad_sums_infer,
+    outputs=("dx", "sums", "+dscale", "+dbias"),
+    attributes={**_LAYER_NORM, "keepdims": False},
+    inplace=layer_norm_grad.inplace,
+    cost=_layer_norm_cost,
+    decompose=row_grad_sums,
+    doc="``layer_norm_grad``, and the sum of dx over the rows",
+)
+
 OPS = (
     batch_norm, batch_norm_grad, batch_norm_train, batch_norm_train_grad, batch_norm_train_relu,
     batch_norm_train_relu_grad, lrn, lrn_grad, layer_norm, layer_norm_grad,
+    layer_norm_grad_sums,
 )  # fmt: skip

@@ -30,6 +30,7 @@ from .rounding.classes import pad_classes
 from .rounding.products import round_products
 from .squares import multiply_squares
 from .training.addends import add_to_gradients
+from .training.attention_sums import sum_with_attention_gradients
 from .training.channel_sums import sum_with_elementwise
 from .training.loss_gradients import join_loss_gradients
 from .training.norm_relu import fuse_norm_relu
@@ -143,6 +144,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("addends", "fuse", lambda graph, at: add_to_gradients(graph, at.targets)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
     Pass("channel_sums", "fuse", lambda graph, at: sum_with_elementwise(graph, at.targets)),
+    Pass("attention_sums", "fuse", lambda graph, at: sum_with_attention_gradients(graph, at.targets)),
     Pass("square_sums", "fuse", lambda graph, at: join_square_sums(graph, at.targets)),
     Pass("pad_classes", "fuse", lambda graph, at: pad_classes(graph, at.targets) if at.reduced else graph),
     Pass("loss_gradients", "fuse", lambda graph, at: join_loss_gradients(graph, at.targets)),

@@ -33,7 +33,7 @@ ALIKE = (
     ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"),
     ("softmax_cross_entropy", "softmax_cross_entropy_grad", "softmax_cross_entropy_with_grad"),
     ("ctc_loss", "ctc_loss_grad"),
-    ("layer_norm", "layer_norm_grad"),
+    ("layer_norm", "layer_norm_grad", "layer_norm_grad_sums"),
     ("lrn", "lrn_grad"),
     ("batch_norm", "batch_norm_grad", "batch_norm_train"),
     ("batch_norm_train", "batch_norm_train_relu"),
@@ -44,7 +44,7 @@ ALIKE = (
     ("roi_align", "roi_align_grad"),
     ("max_roi_pool", "max_roi_pool_grad"),
     ("grid_sample", "grid_sample_grad_input", "grid_sample_grad_grid"),
-    ("attention", "attention_grad"),
+    ("attention", "attention_grad", "attention_grad_sums"),
     ("fused_elementwise", "fused_elementwise_sums"),
 )
 

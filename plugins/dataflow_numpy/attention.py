@@ -61,6 +61,11 @@ def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ..
     return errors @ np.swapaxes(kt, -1, -2), np.swapaxes(errors, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dy
 
 
+def _attention_grad_sums(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
+    found = _attention_grad(attributes, *operands)
+    return *found, *(x.sum((0, -2)) for x in found)
+
+
 def _linear_attention(
     attributes: Attributes,
     q: Array,
@@ -86,5 +91,6 @@ def _linear_attention(
 KERNELS: dict[str, Code] = {
     "attention": _attention,
     "attention_grad": _attention_grad,
+    "attention_grad_sums": _attention_grad_sums,
     "linear_attention": _linear_attention,
 }

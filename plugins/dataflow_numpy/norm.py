@@ -7,6 +7,7 @@ import numpy as np
 from dataflow.errors import InputError
 
 from .arrays import Array, Attributes, Code, upcast
+from .reduce import KERNELS as REDUCTIONS
 
 
 def _channels(vector: Array, rank: int) -> Array:
@@ -168,6 +169,12 @@ def _layer_norm_grad(
     return g.astype(x.dtype), dscale.astype(x.dtype), dbias.astype(x.dtype)
 
 
+def _layer_norm_grad_sums(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
+    dx, *others = _layer_norm_grad(attributes, *operands)
+    axes = {"axes": tuple(range(_rows(attributes, dx)[0])), "keepdims": attributes["keepdims"]}
+    return dx, np.asarray(REDUCTIONS["reduce_sum"](axes, dx)) if axes["axes"] else dx, *others
+
+
 KERNELS: dict[str, Code] = {
     "batch_norm": _batch_norm,
     "batch_norm_grad": _batch_norm_grad,
@@ -179,4 +186,5 @@ KERNELS: dict[str, Code] = {
     "lrn_grad": _lrn_grad,
     "layer_norm": _layer_norm,
     "layer_norm_grad": _layer_norm_grad,
+    "layer_norm_grad_sums": _layer_norm_grad_sums,
 }

@@ -101,6 +101,14 @@ def added_norm_grad(g, x, dy):
     return [("dx", node.outputs[0]), *zip(("+dscale", "+dbias"), node.outputs[1:], strict=True)]
 
 
+def norm_sums(g, x, dy):
+    rows = x.type.sizes[:-1]
+    mean, inverse = (np.linspace(low, 2, int(np.prod(rows)), dtype=np.float32).reshape(rows) for low in (-1, 1))
+    addend = ops.cast(g.input("addend", BF16, x.type.sizes), to=df.float32)
+    node = g.add(ops.layer_norm_grad_sums, (dy, x, rows_of(x), mean, inverse, addend), {"axis": -1})
+    return [("dx", node.outputs[0]), *zip(("+sums", "+dscale", "+dbias"), node.outputs[1:], strict=True)]
+
+
 def rows_added(g, x, dy):
     indices = np.arange(x.type.sizes[0]) % 4
     return [("+y", ops.index_add(indices, dy, size=7, axis=0))]
@@ -109,6 +117,7 @@ def rows_added(g, x, dy):
 ROWS = [(6, 768), (40, 36), (5, 9), (3, 1030), (200, 1024), (2, 9000)]
 HEADS = [(2, 70, 3, 3, 8), (1, 40, 3, 2, 7), (1, 66, 3, 1, 72)]
 CASES = [(op, shape) for op in (norm, norm_grad, added_norm_grad, gelu, gelu_sums, sums, rows_added) for shape in ROWS]
+CASES += [(norm_sums, shape) for shape in ROWS if shape[-1] < 4096]
 CASES += [(op, shape) for op in (attention, few_rows, transposed, cleared, attention_grad) for shape in HEADS]
 
 
@@ -117,7 +126,13 @@ TRIED = [(op, shape, p) for op, shape in CASES for p in ("float32", "bf16") if p
 
 
 # And of gradients those of which what they are gradients by is stored so too.
-STORED = {gelu_sums: (True, False), attention_grad: (True, False), added_norm_grad: (True,), rows_added: (True,)}
+STORED = {
+    gelu_sums: (True, False),
+    attention_grad: (True, False),
+    added_norm_grad: (True,),
+    norm_sums: (True,),
+    rows_added: (True,),
+}
 TRIED = [(*row, stored) for row in TRIED for stored in STORED.get(row[0], (False,))]
 
 

@@ -168,6 +168,44 @@ def test_lower_precision_is_taken_where_it_is_allowed(case, precision, error, cu
         np.testing.assert_array_equal(array, first[name])
 
 
+def joint_gradients(n, d, results, summed):
+    """A graph of the first gradients of attention, one behind the other, and of their sums."""
+    batch, heads = 2, 3
+    g = df.GraphBuilder()
+    q, k, v, dy = (g.input(name, df.float32, (batch, heads, n, d)) for name in ("q", "k", "v", "dy"))
+    mask = np.where(np.tri(n, dtype=bool), 0, -np.inf).astype(np.float32)
+    operands = (q, ops.transpose(k, perm=(0, 1, 3, 2)), v, mask)
+    y, logsum = g.add(ops.attention, operands, {"scale": 0.2}).outputs
+    found = ops.attention_grad(dy, y, logsum, *operands, scale=0.2)[:results]
+    rows_first = [ops.transpose(one, perm=(0, 2, 1, 3)) for one in found]
+    columns = [ops.reshape(one, shape=(batch, n, 1, heads, d)) for one in rows_first]
+    joint = ops.reshape(ops.concat(*columns, axis=2), shape=(batch, n, results * heads * d))
+    g.output("joint", joint)
+    if summed:
+        g.output("sums", ops.reduce_sum(joint, axes=(0, 1), keepdims=True))
+    return g.build()
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-5), ("tf32", 2e-3), ("bf16", 1.5e-2)])
+@pytest.mark.parametrize(("n", "d", "results"), [(150, 20, 3), (70, 72, 2)])
+def test_gradients_of_biases_are_summed_with_those_of_attention(n, d, results, precision, error, cuda):
+    """The gradients are those without sums bit for bit; also where not all sums are read."""
+    how = {"devices": ["cuda"], "registry": cuda, "precision": precision}
+    graph = joint_gradients(n, d, results, summed=True)
+    session = df.Session(graph, **how)
+    assert "attention_grad_sums" in ops_of(session.plan())
+    assert "reduce_sum" not in ops_of(session.plan())
+    random = np.random.default_rng(4)
+    feeds = {x.name: random.standard_normal(x.type.sizes).astype(np.float32) for x in graph.inputs}
+    found = session.run(feeds)
+    alone = df.Session(joint_gradients(n, d, results, summed=False), **how).run(feeds)
+    np.testing.assert_array_equal(found["joint"], alone["joint"])
+    of_them = found["joint"].astype(np.float64).sum((0, 1))
+    np.testing.assert_allclose(found["sums"][0, 0], of_them, rtol=1e-5, atol=1e-6 * np.abs(of_them).max())
+    expected = evaluate(graph, feeds, dtype=np.float64)["sums"]
+    assert np.abs(found["sums"] - expected).max() <= error * np.abs(expected).max()
+
+
 @pytest.mark.parametrize(("precision", "error"), [("tf32", 2e-3), ("bf16", 1.5e-2)])
 def test_heads_may_share_keys_and_values_and_operands_may_be_views(precision, error, cuda):
     """Each matrix is rounded once; several tiles; a batch whose axes have other strides; a scale below 0."""

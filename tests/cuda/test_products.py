@@ -474,7 +474,7 @@ def test_what_kernels_of_a_training_in_bfloat16_hand_to_each_other_is_stored_so(
         trainer.close()
     np.testing.assert_allclose(losses[2], losses[0], rtol=3e-2)
     assert losses[2][-1] < losses[2][0]
-    backward = {"layer_norm_grad": (0, 1), "gelu_grad_sums": (0, 1)}
+    backward = {"layer_norm_grad_sums": (0, 1), "gelu_grad_sums": (0, 1)}
     found = [step for step in steps if step.node.op.name in backward]
     assert len(found) >= 4
     for step in found:

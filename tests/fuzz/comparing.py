@@ -27,6 +27,7 @@ DIFFERENCES = {
     "hard_swish",
     "gelu_grad",
     "layer_norm_grad",
+    "layer_norm_grad_sums",
     "batch_norm_train_grad",
     "softmax_grad",
     "log_softmax_grad",
@@ -35,7 +36,7 @@ DIFFERENCES = {
 COMMON = re.compile("batch_norm_train|layer_norm|(lstm|gru|rnn)(_grad)?")
 # Algorithms of convolutions multiply what isn't finite by zeros of paddings and transforms: NaN spreads to neighbours.
 # Gradients of what isn't finite are infinite or NaN, as the order of their factors has it.
-SPREADING = re.compile("conv|conv_(relu|clip|add_relu|relu_max_pool)|.*_grad|conv_grad_.*|softmax_cross_entropy")
+SPREADING = re.compile("conv|conv_(relu|clip|add_relu|relu_max_pool)|.*_grad(_.*)?|softmax_cross_entropy")
 MARGIN = 30.0  # times the error that noise caused
 
 

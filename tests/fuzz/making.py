@@ -28,7 +28,7 @@ GROWING = {"exp", "matmul", "conv", "pow", "cumsum", "reduce_prod", "sinh", "cos
 # Trees and patterns are data of a form of their own, and numbers of a code ascend; of bitcast any bits may come.
 LEFT_OUT = {
     "read_shape", "nonzero", "sgd_step", "adamw_step", "max_pool_grad", "loop", "scan", "if_", "attention_grad",
-    "bitcast", "encode_blocks",
+    "attention_grad_sums", "bitcast", "encode_blocks",
     "tree_ensemble", "string_concat", "string_case", "string_split", "string_split_count",
     "string_token_count", "string_tokens", "regex_full_match",
 }  # fmt: skip

@@ -10,7 +10,8 @@ from tests.support import graph_of, targets_of
 ops = df.ops
 SHAPE = (2, 3, 5)
 X, Y = (np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32) for seed in (1, 2))
-SUMMING = targets_of("relu_grad", "tanh", "mul", "gelu_grad", "reduce_sum", "fused_elementwise_sums", "gelu_grad_sums")
+SUMMING = targets_of("relu_grad", "tanh", "mul", "gelu_grad", "layer_norm_grad", "reduce_sum",
+                     "fused_elementwise_sums", "gelu_grad_sums", "layer_norm_grad_sums")  # fmt: skip
 
 
 def results(build, *arrays):
@@ -40,6 +41,20 @@ def test_sums_of_the_gradient_of_gelu_are_per_column(axes, op):
     def build(g, x, y):
         value = ops.gelu_grad(x, y, approximate="tanh")
         return ops.mul(value, ops.reduce_sum(value, axes=axes, keepdims=1))
+
+    assert results(build, X, Y)[0] == op
+
+
+@pytest.mark.parametrize(
+    ("axis", "axes", "op"),
+    [(-1, (0, 1), "layer_norm_grad_sums"), (2, (0, 2), "layer_norm_grad"), (1, (0, 1), "layer_norm_grad")],
+)
+def test_sums_of_the_gradient_of_a_norm_are_over_its_rows(axis, axes, op):
+    def build(g, x, y):
+        rows = SHAPE[: axis % 3]
+        operands = (x, y, None, np.zeros(rows, np.float32), np.ones(rows, np.float32))
+        value, _, dbias = g.add(ops.layer_norm_grad, operands, {"axis": axis}).outputs
+        return ops.mul(ops.mul(value, dbias), ops.reduce_sum(value, axes=axes, keepdims=1))
 
     assert results(build, X, Y)[0] == op
 

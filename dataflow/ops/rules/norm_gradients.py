@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...ir.value import Value
 from ..arithmetic import add, div, mul, neg, pow_, sub
@@ -75,6 +76,13 @@ def row_grad(
     over = tuple(range(first))
     sums = (reduce_sum(v, axes=over, keepdims=False) if over else v for v in (mul(dy, normal), dy))
     return dx, *sums
+
+
+def row_grad_sums(*operands: Value | None, keepdims: bool, **attributes: Any) -> tuple[Value, ...]:
+    """layer_norm_grad_sums."""
+    dx, *others = row_grad(*operands, **attributes)  # type: ignore[arg-type]
+    over = tuple(range(attributes["axis"] % dx.type.rank))
+    return dx, reduce_sum(dx, axes=over, keepdims=keepdims) if over else dx, *others
 
 
 def response_grad(

@@ -16,7 +16,7 @@ from ...ir.kernel import Targets
 from ...ir.op import AnyOp, Attribute
 from ...ir.types import TensorType, bfloat16, float32
 from ...ir.value import Value
-from ...ops.attention import attention_grad
+from ...ops.attention import attention_grad, attention_grad_sums
 from ...ops.cast import cast
 from ...ops.fused import matmul_bias, matmul_bias_relu
 from ...ops.linalg import matmul, matmul_rounded
@@ -27,7 +27,10 @@ from .new_names import NewNames
 
 _PRODUCTS: dict[AnyOp, bool] = {matmul: False, matmul_bias: False, matmul_bias_relu: True}  # with relu behind it
 # Operands that may be rounded where products beside the node read them so: errors are those of the products.
-_MAY_READ_ROUNDED: dict[AnyOp, int] = {reduce_sum: 0, attention_grad: attention_grad.inputs.index("y")}
+_MAY_READ_ROUNDED: dict[AnyOp, int] = {
+    reduce_sum: 0,
+    **{op: op.inputs.index("y") for op in (attention_grad, attention_grad_sums)},
+}
 # A rounded operand is written and read once more, in 2 bytes of memory: it is worth that in this many sums, ...
 _LEAST_SIDE = 128
 # ... and a launch, in this many multiply-adds of a product.
@@ -207,12 +210,13 @@ class _Rounding:
     def computed(self, value: Value, reader: int) -> Value:
         """A cast where the value is made, if that is of the reader's stage; a view is a view of what is rounded.
 
-        What products alone read of a concat is one of rounded operands, which casts give where it has them.
+        What products alone read of a concat is one of rounded operands, which casts give where it has them; of views
+        of what nodes compute it is rounded behind, since those nodes can then round what they write.
         """
         maker, source = self.makers.get(value), self.source(value)
         like = self.graph.nodes[reader] if maker is None else maker
         made, new = self.value(value), list[Node]()
-        if maker is not None and maker.op is concat and self.is_for_products(value):
+        if maker is not None and maker.op is concat and self.is_for_products(value) and not self.joins_views(maker):
             new = [self.cast_of(v, self.value(v), like) for v in maker.inputs if v is not None]
             new.append(self.moving(maker, tuple([node.outputs[0] for node in new]), made))
         elif source is not None and maker is not None:
@@ -224,6 +228,11 @@ class _Rounding:
         else:
             self.before.setdefault(reader, []).extend(new)
         return made
+
+    def joins_views(self, node: Node) -> bool:
+        """Whether an operand is a view of what a node computes."""
+        bases = {v: self.base(v) for v in node.inputs if v is not None}
+        return any(base is not value and base in self.makers for value, base in bases.items())
 
     def is_for_products(self, value: Value) -> bool:
         """Whether products alone read a value, through views too, all of them rounded."""

@@ -1,4 +1,4 @@
-"""Graph -> Graph: the sum over all axes but one of what elementwise ops give is computed with it, where a device does.
+"""Graph -> Graph: a sum over all axes but one is computed with what it is of: elementwise ops, gradients of norms.
 
 The gradient of a bias is such a sum: it would read again what has just been written.
 """
@@ -14,17 +14,19 @@ from ...ir.types import float32
 from ...ir.value import Value
 from ...ops.activation import gelu_grad, gelu_grad_sums
 from ...ops.fused import PROGRAM_OPS, fused_elementwise, fused_elementwise_sums, program
+from ...ops.norm import layer_norm_grad, layer_norm_grad_sums
 from ...ops.reduce import reduce_sum
 from ..grouping import Groups
 
+_OPS = (fused_elementwise_sums.name, gelu_grad_sums.name, layer_norm_grad_sums.name)
+
 
 def sum_with_elementwise(graph: Graph, targets: Targets) -> Graph:
-    """The graph with one op for elementwise ops of float32, or GELU's gradient, and one sum of what they give.
+    """The graph with one op for elementwise ops of float32, or GELU's or layer norm's gradient, and one sum of it.
 
-    Runs behind ``fuse_elementwise``, whose groups it takes as they are.
+    Only where a device has a kernel for both. Runs behind ``fuse_elementwise``, whose groups it takes as they are.
     """
-    offered = targets.offer(fused_elementwise_sums.name) or targets.offer(gelu_grad_sums.name)
-    if not offered or not graph.has(reduce_sum):
+    if not any(map(targets.offer, _OPS)) or not graph.has(reduce_sum):
         return graph
     search = _Search(graph, targets)
     for node in graph.nodes:
@@ -44,7 +46,7 @@ class _Search(Groups):
             return
         op, attributes = found
         complete = op.complete({**attributes, "keepdims": total.attributes["keepdims"]})
-        outputs = (maker.outputs[0], total.outputs[0])
+        outputs = (maker.outputs[0], total.outputs[0], *maker.outputs[1:])
         made = Node(op, maker.name, maker.inputs, outputs, complete, (), maker.origin)
         if self.targets.taker(made, maker) is not None:
             self.take((maker, total), maker, made, maker)
@@ -55,6 +57,9 @@ def _with_sum(node: Node, kept: int) -> tuple[AnyOp, Mapping[str, Attribute]] | 
     result = node.outputs[0]
     if node.op is gelu_grad and result is not None and kept == result.type.rank - 1:
         return gelu_grad_sums, node.attributes
+    if node.op is layer_norm_grad and result is not None and kept == result.type.rank - 1:
+        columns = node.attributes["axis"] % result.type.rank == kept
+        return (layer_norm_grad_sums, node.attributes) if columns else None
     steps = _steps(node)
     return None if steps is None else (fused_elementwise_sums, {"program": steps, "kept": kept})
 

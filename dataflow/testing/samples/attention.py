@@ -47,6 +47,10 @@ def _attention_grad() -> list[Sample]:
             rows.append(Sample(ops.attention_grad, operands, {"scale": 0.5}, gradient=every))
     heads = (x(2, 5, 3, 7), x(2, 5, 3, 7), _sums(2, 3, 5), x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7), x(2, 1, 1, 6))
     rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "transposed": True}))
+    for m, d in ((5, 4), (0, 3), (70, 66)):  # queries attend to themselves
+        alone = (x(2, m, 3, d), x(2, m, 3, d), _sums(2, 3, m), x(2, 3, m, d), x(2, 3, d, m), x(2, 3, m, d))
+        every = tuple(range(6)) if m == 5 else ()
+        rows.append(Sample(ops.attention_grad_sums, alone, {"transposed": True}, gradient=every, tolerance=1e-4))
     broadcast = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
     rows.append(Sample(ops.attention_grad, broadcast))
     rows.append(Sample(ops.attention_grad, heads[:6], {"scale": -0.5, "transposed": True, "safe": True}))

@@ -18,6 +18,9 @@
 enum { DY, Y, LOGSUM, Q, KT, V, MASK }; /* operands of attention_grad, in order */
 enum { DOWN = 4, ROWS = DOWN * DF_ATTENTION_DOWN, RESIDENT = 2 };
 
+static_assert(int{ROWS} == int{df_attention_sums::ROWS},
+              "sums are of the rows of a warp of such a tile");
+
 /* What each head is padded to, and the rows of a tile of those that a block passes over. */
 template <int HEAD_, int PASSING_> struct tiles {
   static constexpr int HEAD = HEAD_, PASSING = PASSING_;
@@ -46,6 +49,26 @@ static __device__ __forceinline__ void put_rows(const df_attention_result &to,
       const float four[4] = {sums[i][g], sums[i][g + 1], sums[i][g + 2], sums[i][g + 3]};
       to.put(row, g * DF_ATTENTION_ACROSS + across * 4, four, fours);
     }
+  }
+}
+
+/* The sums of the same rows: the threads of a warp that have the same columns join theirs. */
+template <int COLUMNS>
+static __device__ __forceinline__ void sum_rows(float *to, int32_t width,
+                                                const float (&sums)[DOWN][COLUMNS], int32_t first,
+                                                int32_t rows) {
+#pragma unroll
+  for (int c = 0; c < COLUMNS; c++) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < DOWN; i++)
+      sum += first + df_attention_down() + i * DF_ATTENTION_DOWN < rows ? sums[i][c] : 0.0f;
+#pragma unroll
+    for (int mask = DF_ATTENTION_ACROSS; mask < DF_WARP; mask *= 2)
+      sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+    const int32_t column = c / 4 * 4 * DF_ATTENTION_ACROSS + df_attention_across() * 4 + c % 4;
+    if (static_cast<int>(threadIdx.x) % DF_WARP < DF_ATTENTION_ACROSS && column < width)
+      to[column] = sum;
   }
 }
 
@@ -178,6 +201,11 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   put_rows(out[KEYS ? 1 : 0], sums, first, rows);
   if constexpr (KEYS)
     put_rows(out[2], sums_2, first, rows);
+  if (!g.sums.at)
+    return;
+  sum_rows(g.sums.of(entry, first / ROWS, KEYS ? 1 : 0), g.sums.width, sums, first, rows);
+  if constexpr (KEYS)
+    sum_rows(g.sums.of(entry, first / ROWS, 2), g.sums.width, sums_2, first, rows);
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -216,7 +244,11 @@ static df_tensor transposed_heads(const df_tensor &x, int64_t (&axes)[2][DF_WALK
   return out;
 }
 
-static df_status run(const df_call *call) {
+template <typename N> static bool sums_wanted(const N *of) {
+  return of->n_outputs > int{df_attention_sums::RESULTS};
+}
+
+static df_status gradients(const df_call *call, const df_attention_sums &sums, char *workspace) {
   const df_tensor *const *in = call->inputs;
   const bool masked = call->n_inputs > MASK && in[MASK]->dtype != DF_NONE;
   df_tensor dy = *in[DY], y = *in[Y];
@@ -231,6 +263,7 @@ static df_status run(const df_call *call) {
   df_attention_gradients g{df_attention_result_of(*out[0]), df_attention_result_of(*out[1]),
                            df_attention_result_of(*out[2])};
   g.logsum = df_in<const float>(call, LOGSUM);
+  g.sums = sums;
   df_tensor outer[3] = {*out[0], *out[1], *out[2]};
   for (df_tensor &x : outer)
     x.rank = n_lead;
@@ -241,7 +274,6 @@ static df_status run(const df_call *call) {
                                    n_lead,
                                    precision,
                                    g.logsum};
-  char *workspace = static_cast<char *>(call->workspace);
   df_attention_floats floats;
   const df_status filled = df_attention_has_format(precision)
                                ? df_status(DF_OK)
@@ -267,7 +299,18 @@ static df_status run(const df_call *call) {
                                         : launch_both<small>(call, p, g, batch);
 }
 
-/* Workspace for prepacked operands, or for the summary of tiles and delta. */
+static df_status run(const df_call *call) {
+  char *workspace = static_cast<char *>(call->workspace);
+  if (!sums_wanted(call))
+    return gradients(call, {}, workspace);
+  const df_tensor *v = call->inputs[V];
+  df_attention_sums sums = df_attention_sums::sized(*call->inputs[LOGSUM], v->shape[v->rank - 1]);
+  sums.at = reinterpret_cast<float *>(workspace);
+  const df_status status = gradients(call, sums, workspace + sums.bytes());
+  return status ? status : sums.join(call);
+}
+
+/* Workspace for prepacked operands, or for the summary of tiles and delta; behind sums. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *logsum = node->inputs[LOGSUM], *v = node->inputs[V];
   const int64_t batch = df_product(logsum->shape, 0, logsum->rank - 1);
@@ -281,16 +324,25 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
           df_attention_summary_bytes(batch, logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
     out->workspace += df_operand_elements(logsum) * static_cast<int64_t>(sizeof(float));
   }
+  if (sums_wanted(node))
+    out->workspace += df_attention_sums::sized(*logsum, v->shape[v->rank - 1]).bytes();
   out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
   return DF_OK;
 }
 
 static const char *accepts(const df_node *node) {
-  return df_attention_accepts(node, node->inputs[Q], node->inputs[KT], node->inputs[V]);
+  const df_operand *q = node->inputs[Q], *kt = node->inputs[KT], *v = node->inputs[V];
+  if (sums_wanted(node) && (q->shape[q->rank - 2] != kt->shape[kt->rank - 1] ||
+                            q->shape[q->rank - 1] != v->shape[v->rank - 1]))
+    return "sums are of as many keys as queries, and of columns of v as of k";
+  return df_attention_accepts(node, q, kt, v);
 }
 
-static const df_kernel records[] = {DF_CUDA_KERNEL(
-    "attention_grad", "f32",
-    "~f32|bf16,~f32|bf16,f32,~f32|bf16,~f32|bf16,~f32|bf16,~f32?->~f32|bf16,~f32|bf16,~f32|bf16",
-    nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
+#define INPUTS "~f32|bf16,~f32|bf16,f32,~f32|bf16,~f32|bf16,~f32|bf16,~f32?"
+#define RESULTS "->~f32|bf16,~f32|bf16,~f32|bf16"
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("attention_grad", "f32", INPUTS RESULTS, nullptr, .accepts = accepts,
+                   .prepare = prepare, .run = run, .capturable = 1),
+    DF_CUDA_KERNEL("attention_grad_sums", "f32", INPUTS RESULTS ",f32?,f32?,f32?", nullptr,
+                   .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
 DF_CUDA_FAMILY(attention_grad, records);

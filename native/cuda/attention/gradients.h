@@ -4,6 +4,7 @@
 #define DF_CUDA_ATTENTION_GRADIENTS_H
 #include "attention/mask.h"
 #include "attention/result.h"
+#include "attention/sums.h"
 
 /* Results of attention_grad, and what its kernels read of each query. */
 struct df_attention_gradients {
@@ -11,6 +12,7 @@ struct df_attention_gradients {
   df_walk<3> walk; /* over the batch of each */
   const float *logsum;
   float *delta; /* sum of dy y; the kernel of queries fills it */
+  df_attention_sums sums;
   df_attention_summary tiles;
 
   /* The matrices dq, dk and dv of an entry. */

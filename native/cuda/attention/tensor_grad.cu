@@ -7,6 +7,8 @@
 #include "attention/tensor.h"
 
 enum { ROWS = DF_FRAGMENT_TILE_ROWS, NOTED = DF_ATTENTION_NOTED };
+static_assert(int{ROWS} == int{df_attention_sums::ROWS},
+              "sums are of the rows of a warp of such a tile");
 enum : uint8_t { CLOSED, OPEN, ADDS }; /* what a mask does to a tile */
 
 /* The number format, what each head is padded to, and the rows of a tile of those that a block
@@ -40,6 +42,26 @@ static __device__ __forceinline__ void put_rows(const df_attention_result &to,
       to.put(row, j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2, two, pairs);
     }
   }
+}
+
+/* The sums of the same rows: the threads of a warp that have the same columns join theirs. */
+template <int COLUMNS>
+static __device__ __forceinline__ void sum_rows(float *to, int32_t width,
+                                                const float (&sums)[COLUMNS][4], float scale,
+                                                int32_t first, int32_t rows) {
+  const int32_t row = first + df_fragment_group();
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      float sum = (row < rows ? sums[j][c] : 0.0f) + (row + 8 < rows ? sums[j][2 + c] : 0.0f);
+#pragma unroll
+      for (int mask = 4; mask < DF_WARP; mask *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+      const int32_t column = j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2 + c;
+      if (df_fragment_group() == 0 && column < width)
+        to[column] = sum * scale;
+    }
 }
 
 /* What a mask does to the tiles that a block passes over, of queries (KEYS) or of keys; what is
@@ -204,9 +226,15 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
     stage ^= 1;
     from = following;
   }
+  if (g.sums.at) { /* before the addresses of results take registers; q has the scale in it */
+    sum_rows(g.sums.of(entry, own_tile, KEYS ? 1 : 0), g.sums.width, sums, KEYS ? 1.0f : a.scale,
+             first + warp, rows);
+    if constexpr (KEYS)
+      sum_rows(g.sums.of(entry, own_tile, 2), g.sums.width, sums_2, 1.0f, first + warp, rows);
+  }
   df_attention_result out[3];
   g.entry(entry, out);
-  if constexpr (KEYS) { /* q has the scale in it */
+  if constexpr (KEYS) {
     put_rows(out[1], sums, 1.0f, first + warp, rows);
     put_rows(out[2], sums_2, 1.0f, first + warp, rows);
   } else {

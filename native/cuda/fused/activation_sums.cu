@@ -119,8 +119,7 @@ template <typename S, typename T, typename G> static df_status run_from(const df
     if (status)
       return status;
   }
-  return df_join_partials(call, df_out<float>(call, 1), nullptr, partials, c.count, c.count,
-                          bands_of(c));
+  return df_join_partials(call, {{df_out<float>(call, 1)}}, partials, c.count, 1, bands_of(c));
 }
 
 template <typename S, typename T> static df_status run_to(const df_call *call) {

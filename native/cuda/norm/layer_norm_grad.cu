@@ -4,251 +4,18 @@
  *   dx = inverse (g - mean(g) - x^ mean(g x^)) + addend
  *   dscale = sum over rows of dy x^, dbias = sum over rows of dy
  *
+ * layer_norm_grad_sums also has sum over rows of dx: the gradient of a bias that was added to x.
+ *
  * Without centering mean and mean(g) are 0. dx may overwrite dy, x and the addend. Rows of up to
  * 8192 elements are read once, longer ones a second time. A group of threads does several rows and
  * keeps sums over them of its columns in registers; those sums meet in the workspace and are joined
  * in order.
  */
-#include "norm/layer_norm.h"
+#include "norm/grad_rows.h"
 #include "reduce/partials.h"
 
-enum {
-  GRAD_BLOCK = 512,     /* threads, but for the longest rows */
-  GRAD_ROWS = 4,        /* that a group does at least */
-  PROCESSORS = 132,     /* of an H100: blocks that it holds at one time do all rows */
-  GRAD_RESIDENT = 1024, /* threads on each of them, where a block does a row */
-  WARP_BLOCK = 128,     /* threads, where a warp or less does a row */
-  BAND = 32,            /* rows of a partial sum, when rows are too long for a group */
-  MOST_BANDS = 512
-};
-
-struct row_norm_grad {
-  void *dx;                            /* may be null, dy, x or the addend */
-  const void *x, *dy;                  /* float or bfloat16 each */
-  const void *addend;                  /* of dx; may be null; as dy and dx are stored */
-  const float *scale, *mean, *inverse; /* the scale may be null */
-  float *sums; /* [partial][2][n]: dscale, dbias; null when nobody wants them */
-  int64_t partials;
-  int32_t center;
-};
-
-/* Rows that a warp holds get one or less where there are many of them, longer ones a block. */
-static df_rows plan_of(const df_norm_extent &e) {
-  const bool held = e.n <= int64_t{DF_HELD_MOST} * DF_WARP;
-  df_rows plan = df_rows_plan(e.rows, e.n, false, held ? DF_HELD_MOST : DF_HELD);
-  if (plan.group <= DF_WARP)
-    plan.block = WARP_BLOCK;
-  return plan;
-}
-
-/* Blocks of groups up to a warp that a processor's registers suffice for. */
-static constexpr int warp_blocks(int held) {
-  return held == DF_HELD ? 6 : held < DF_HELD_FEWER ? 4 : held < DF_HELD_MOST ? 3 : 2;
-}
-
-static bool in_warps(const df_rows &plan) { return plan.group <= DF_WARP; }
-
-/* A group's row fits into its registers, so the sums over its rows do too. */
-static bool fits(const df_rows &plan) {
-  return plan.n <= static_cast<int64_t>(plan.group) * plan.held;
-}
-
-/* Of the rows that a block does: the sums of its groups meet in shared memory. */
-static int64_t partial_count(const df_rows &plan) {
-  if (in_warps(plan))
-    return df_max(1, df_min(int64_t{PROCESSORS} * warp_blocks(plan.held),
-                            df_divide_up(plan.rows, plan.block / plan.group * int64_t{GRAD_ROWS})));
-  if (!fits(plan))
-    return df_max(1, df_min(MOST_BANDS, df_divide_up(plan.rows, BAND)));
-  const int64_t most = df_max(1, int64_t{PROCESSORS} * GRAD_RESIDENT / plan.group);
-  return df_max(1, df_min(most, df_divide_up(plan.rows, GRAD_ROWS)));
-}
-
-/* dy of a round times the scale. */
-template <bool VECTOR>
-static __device__ __forceinline__ void scale_slopes(float (&dy)[DF_HELD], const row_norm_grad &s,
-                                                    const df_rows &plan, int64_t base, int lane) {
-  float scale[DF_HELD];
-  if (!s.scale)
-    return;
-  df_row_load<VECTOR>(scale, s.scale, plan, base, plan.n, lane, 0.0f);
-#pragma unroll
-  for (int k = 0; k < DF_HELD; k++)
-    dy[k] *= scale[k];
-}
-
-/* dx of the rows of a block: its number, partials behind that, ...; elements beyond the row are 0
- * in dy and x^. Blocks of at most |most| threads: what is held takes more registers than the
- * largest blocks have. */
-template <typename S, typename G, int most, bool held, bool VECTOR = false>
-__global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
-    grad_rows(row_norm_grad s, df_rows plan) {
-  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
-  const int lane = static_cast<int>(threadIdx.x);
-  const int64_t round = df_row_round(plan);
-  float dscale[DF_HELD] = {}, dbias[DF_HELD] = {};
-  for (int64_t row = blockIdx.x; row < plan.rows; row += s.partials) {
-    const float mean = s.mean[row], inverse = s.inverse[row];
-    const int64_t end = plan.n, rounds = held ? 1 : plan.n, origin = row * plan.n;
-    float dy[DF_HELD], x[DF_HELD], sum = 0.0f, with_x = 0.0f;
-    for (int64_t base = 0; base < rounds; base += round) {
-      df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, base, end, lane, 0.0f);
-      df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, base, end, lane, mean);
-#pragma unroll
-      for (int k = 0; k < DF_HELD; k++) {
-        x[k] = (x[k] - mean) * inverse;
-        if (held) {
-          dscale[k] = fmaf(dy[k], x[k], dscale[k]);
-          dbias[k] += dy[k];
-        }
-      }
-      scale_slopes<VECTOR>(dy, s, plan, base, lane);
-      float few = 0.0f, few_x = 0.0f;
-#pragma unroll
-      for (int k = 0; k < DF_HELD; k++) {
-        few += dy[k];
-        few_x = fmaf(dy[k], x[k], few_x);
-      }
-      sum += few;
-      with_x += few_x;
-    }
-    if (!s.dx)
-      continue;
-    const float count = static_cast<float>(plan.n);
-    sum = df_group_join(sum, 0.0f, scratch, df_add{}, plan.group);
-    const float middle = s.center ? sum / count : 0.0f;
-    const float slope = df_group_join(with_x, 0.0f, scratch, df_add{}, plan.group) / count;
-    for (int64_t base = 0; base < rounds; base += round) {
-      if (!held) {
-        df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, base, end, lane, 0.0f);
-        df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, base, end, lane, mean);
-        scale_slopes<VECTOR>(dy, s, plan, base, lane);
-#pragma unroll
-        for (int k = 0; k < DF_HELD; k++)
-          x[k] = (x[k] - mean) * inverse;
-      }
-#pragma unroll
-      for (int k = 0; k < DF_HELD; k++)
-        dy[k] = inverse * (dy[k] - middle - x[k] * slope);
-      if (most == GRAD_BLOCK && s.addend) { /* the longest rows have no registers for it */
-        df_row_load<VECTOR>(x, static_cast<const G *>(s.addend) + origin, plan, base, end, lane,
-                            0.0f);
-#pragma unroll
-        for (int k = 0; k < DF_HELD; k++)
-          dy[k] += x[k];
-      }
-      df_row_store<VECTOR>(static_cast<G *>(s.dx) + origin, dy, plan, base, end, lane);
-    }
-  }
-  if (!held || !s.sums)
-    return;
-  float *sums = s.sums + blockIdx.x * 2 * plan.n;
-  df_row_store<VECTOR>(sums, dscale, plan, 0, plan.n, lane);
-  df_row_store<VECTOR>(sums + plan.n, dbias, plan, 0, plan.n, lane);
-}
-
-/* Four elements of the scale, 1 where there is none. */
-template <bool VECTOR>
-static __device__ __forceinline__ float4 slopes(const row_norm_grad &s, const df_rows &plan,
-                                                int left, int lane, int k) {
-  return s.scale ? df_row_four<VECTOR>(s.scale, plan, left, lane, k, 0.0f)
-                 : float4{1.0f, 1.0f, 1.0f, 1.0f};
-}
-
-/* The same by groups of up to a warp, which hold their rows and need no barriers. */
-template <typename S, typename G, bool VECTOR, int HELD>
-__global__ void __launch_bounds__(WARP_BLOCK, VECTOR ? warp_blocks(HELD) : 1)
-    grad_rows_in_warps(row_norm_grad s, df_rows plan) {
-  DF_SHARED_ARRAY(float, joined, [2][HELD * DF_WARP]);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % plan.group;
-  const int per_block = WARP_BLOCK / plan.group;
-  const float count = static_cast<float>(plan.n);
-  float dscale[HELD] = {}, dbias[HELD] = {};
-  /* All groups go round equally often. */
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * per_block; first < plan.rows;
-       first += s.partials * per_block) {
-    const int64_t row = first + thread / plan.group, origin = row * plan.n;
-    const bool live = row < plan.rows;
-    const float mean = live ? s.mean[row] : 0.0f, inverse = live ? s.inverse[row] : 0.0f;
-    const int64_t end = live ? plan.n : 0;
-    const int left = live ? static_cast<int>(plan.n) : 0;
-    float dy[HELD], x[HELD], sum = 0.0f, with_x = 0.0f;
-    df_row_load<VECTOR>(dy, static_cast<const G *>(s.dy) + origin, plan, 0, end, lane, 0.0f);
-    df_row_load<VECTOR>(x, static_cast<const S *>(s.x) + origin, plan, 0, end, lane, mean);
-#pragma unroll
-    for (int k = 0; k < HELD; k += 4) {
-      const float4 scale = slopes<VECTOR>(s, plan, left, lane, k);
-      const float by[] = {scale.x, scale.y, scale.z, scale.w};
-#pragma unroll
-      for (int e = k; e < k + 4; e++) {
-        x[e] = (x[e] - mean) * inverse;
-        dscale[e] = fmaf(dy[e], x[e], dscale[e]);
-        dbias[e] += dy[e];
-        dy[e] *= by[e - k];
-        sum += dy[e];
-        with_x = fmaf(dy[e], x[e], with_x);
-      }
-    }
-    if (!s.dx)
-      continue;
-    sum = df_group_join(sum, 0.0f, joined[0], df_add{}, plan.group);
-    const float middle = s.center ? sum / count : 0.0f;
-    const float slope = df_group_join(with_x, 0.0f, joined[0], df_add{}, plan.group) / count;
-#pragma unroll
-    for (int k = 0; k < HELD; k++)
-      dy[k] = inverse * (dy[k] - middle - x[k] * slope);
-    if (s.addend) {
-      df_row_load<VECTOR>(x, static_cast<const G *>(s.addend) + origin, plan, 0, end, lane, 0.0f);
-#pragma unroll
-      for (int k = 0; k < HELD; k++)
-        dy[k] += x[k];
-    }
-    df_row_store<VECTOR>(static_cast<G *>(s.dx) + origin, dy, plan, 0, end, lane);
-  }
-  if (!s.sums)
-    return;
-#pragma unroll
-  for (int k = 0; k < HELD; k++)
-    for (int mask = plan.group; mask < DF_WARP; mask *= 2) {
-      dscale[k] += __shfl_xor_sync(0xffffffffu, dscale[k], mask);
-      dbias[k] += __shfl_xor_sync(0xffffffffu, dbias[k], mask);
-    }
-  for (int warp = 0; warp < WARP_BLOCK / int{DF_WARP}; warp++) { /* one after the other */
-    if (thread / DF_WARP == warp && thread % DF_WARP < plan.group)
-#pragma unroll
-      for (int k = 0; k < HELD; k++) {
-        const int i = df_row_index<VECTOR>(plan, lane, k);
-        joined[0][i] = warp ? joined[0][i] + dscale[k] : dscale[k];
-        joined[1][i] = warp ? joined[1][i] + dbias[k] : dbias[k];
-      }
-    __syncthreads();
-  }
-  float *sums = s.sums + blockIdx.x * 2 * plan.n;
-  for (int i = thread; i < plan.n; i += WARP_BLOCK) {
-    sums[i] = joined[0][i];
-    sums[plan.n + i] = joined[1][i];
-  }
-}
-
-/* Sums over the rows of a band, a thread per column: for rows that no group holds. */
-template <typename S, typename G>
-__global__ void __launch_bounds__(DF_BLOCK) grad_bands(row_norm_grad s, df_rows plan) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
-  const int64_t partial = blockIdx.y, per = df_divide_up(plan.rows, s.partials);
-  const int64_t end = df_min(plan.rows, (partial + 1) * per);
-  if (column >= plan.n)
-    return;
-  float dscale = 0.0f, dbias = 0.0f;
-#pragma unroll 4
-  for (int64_t row = partial * per; row < end; row++) {
-    const float dy = df_fetch(static_cast<const G *>(s.dy) + row * plan.n + column);
-    const float x = df_fetch(static_cast<const S *>(s.x) + row * plan.n + column);
-    dscale = fmaf(dy, (x - s.mean[row]) * s.inverse[row], dscale);
-    dbias += dy;
-  }
-  s.sums[partial * 2 * plan.n + column] = dscale;
-  s.sums[partial * 2 * plan.n + plan.n + column] = dbias;
-}
+/* Whether sums of dx are wanted: behind dx. */
+template <typename N> static bool totaled(const N *of) { return of->n_outputs > 3; }
 
 static const char *grad_accepts(const df_node *node) {
   const df_operand *x = node->inputs[1];
@@ -257,27 +24,33 @@ static const char *grad_accepts(const df_node *node) {
   const int32_t stored = node->inputs[0]->dtype, dx = node->outputs[0]->dtype;
   if ((dx != DF_NONE && dx != stored) || (adds && node->inputs[5]->dtype != stored))
     return "dy, the addend and dx must be stored alike";
-  return adds && plan_of(e).block > GRAD_BLOCK
-             ? "an addend is not supported of rows that are so long"
+  return (adds || totaled(node)) && plan_of(e).block > GRAD_BLOCK
+             ? "neither an addend nor sums of dx are supported of rows that are so long"
              : nullptr;
 }
 
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
-  if (node->outputs[1]->dtype == DF_NONE && node->outputs[2]->dtype == DF_NONE)
+  const int32_t kinds = totaled(node) ? 3 : 2, first = node->n_outputs - 2;
+  if (kinds == 2 && node->outputs[first]->dtype == DF_NONE &&
+      node->outputs[first + 1]->dtype == DF_NONE)
     return DF_OK;
   const df_operand *x = node->inputs[1];
   const df_norm_extent e = df_norm_extent_of(node, x->shape, x->rank);
-  out->workspace = partial_count(plan_of(e)) * 2 * e.n * static_cast<int64_t>(sizeof(float));
+  out->workspace = partial_count(plan_of(e)) * kinds * e.n * static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
 
 template <typename S, typename G> static df_status grad_to(const df_call *call) {
   const df_tensor *x = call->inputs[1];
   const df_norm_extent e = df_norm_extent_of(call, x->shape, x->rank);
-  float *dscale = df_out<float>(call, 1), *dbias = df_out<float>(call, 2);
+  const bool total = totaled(call);
+  df_partial_sums to{{df_out<float>(call, total ? 2 : 1), df_out<float>(call, total ? 3 : 2),
+                      total ? df_out<float>(call, 1) : nullptr}};
   if (e.rows * e.n == 0) {
-    const df_status status = df_norm_clear(call, dscale, e.n);
-    return status ? status : df_norm_clear(call, dbias, e.n);
+    df_status status = DF_OK;
+    for (float *sums : to.at)
+      status = status ? status : df_norm_clear(call, sums, e.n);
+    return status;
   }
   df_rows plan = plan_of(e);
   row_norm_grad s{};
@@ -288,7 +61,8 @@ template <typename S, typename G> static df_status grad_to(const df_call *call) 
   s.mean = df_in<const float>(call, 3);
   s.inverse = df_in<const float>(call, 4);
   s.addend = df_in<const G>(call, 5);
-  s.sums = dscale || dbias ? static_cast<float *>(call->workspace) : nullptr;
+  s.sums = to.at[0] || to.at[1] || total ? static_cast<float *>(call->workspace) : nullptr;
+  s.kinds = total ? 3 : 2;
   s.partials = partial_count(plan);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows_vectors(&plan, static_cast<const char *>(s.dx), static_cast<const char *>(s.dy),
@@ -322,7 +96,7 @@ template <typename S, typename G> static df_status grad_to(const df_call *call) 
   }
   if (status || !s.sums)
     return status;
-  return df_join_partials(call, dscale, dbias, s.sums, e.n, 2 * e.n, partial_count(plan));
+  return df_join_partials(call, to, s.sums, e.n, s.kinds, partial_count(plan));
 }
 
 template <typename S> static df_status grad_of(const df_call *call) {
@@ -334,8 +108,12 @@ static df_status grad_run(const df_call *call) {
   return call->inputs[1]->dtype == DF_BFLOAT16 ? grad_of<uint16_t>(call) : grad_of<float>(call);
 }
 
-static const df_kernel records[] = {DF_CUDA_KERNEL(
-    "layer_norm_grad", "f32", "f32|bf16,f32|bf16,f32?,f32,f32,f32|bf16?->f32|bf16?,f32?,f32?",
-    "0<0,0<1,0<5", .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
-    .capturable = 1)};
+#define INPUTS "f32|bf16,f32|bf16,f32?,f32,f32,f32|bf16?"
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("layer_norm_grad", "f32", INPUTS "->f32|bf16?,f32?,f32?", "0<0,0<1,0<5",
+                   .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
+                   .capturable = 1),
+    DF_CUDA_KERNEL("layer_norm_grad_sums", "f32", INPUTS "->f32|bf16,f32,f32?,f32?", "0<0,0<1,0<5",
+                   .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
+                   .capturable = 1)};
 DF_CUDA_FAMILY(layer_norm_grad, records);

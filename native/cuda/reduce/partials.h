@@ -5,10 +5,14 @@
 
 enum { DF_PARTIALS_SIDE = 32, DF_PARTIALS_BELOW = 32 }; /* columns of a block, threads below */
 
-/* Joins |partials| rows of |columns| sums in double, always in the same order. The first |n|
- * columns go to |first|, the others to |second|; either may be null. */
+/* Where sums go, |n| columns to each; any may be null. */
+struct df_partial_sums {
+  float *at[3];
+};
+
+/* Joins |partials| rows of |columns| sums in double, always in the same order. */
 static __global__ void __launch_bounds__(int{DF_PARTIALS_SIDE} * DF_PARTIALS_BELOW)
-    join_partials(float *first, float *second, const float *sums, int64_t n, int64_t columns,
+    join_partials(df_partial_sums to, const float *sums, int64_t n, int64_t columns,
                   int64_t partials) {
   DF_SHARED_ARRAY(double, shared, [DF_PARTIALS_BELOW][DF_PARTIALS_SIDE + 1]);
   const int thread = static_cast<int>(threadIdx.x), below = static_cast<int>(blockDim.x) / DF_WARP;
@@ -24,19 +28,22 @@ static __global__ void __launch_bounds__(int{DF_PARTIALS_SIDE} * DF_PARTIALS_BEL
   for (int column = own; column < DF_PARTIALS_SIDE; column += below) { /* a warp joins a column */
     sum = df_warp_join(side < below ? shared[side][column] : 0.0, df_add{});
     const int64_t at = begin + column;
-    float *to = at < n ? first : second;
-    if (side == 0 && at < columns && to)
-      to[at < n ? at : at - n] = static_cast<float>(sum);
+    if (side == 0 && at < columns) {
+      float *own = at < n ? to.at[0] : at < 2 * n ? to.at[1] : to.at[2];
+      if (own)
+        own[at % n] = static_cast<float>(sum);
+    }
   }
 }
 
-static inline df_status df_join_partials(const df_call *call, float *first, float *second,
-                                         const float *sums, int64_t n, int64_t columns,
+/* Of |kinds| sums of |n| columns each. */
+static inline df_status df_join_partials(const df_call *call, const df_partial_sums &to,
+                                         const float *sums, int64_t n, int32_t kinds,
                                          int64_t partials) {
   const int32_t below = df_power_of_two(partials, DF_PARTIALS_BELOW);
-  return DF_LAUNCH(call, join_partials, df_blocks(columns, DF_PARTIALS_SIDE),
-                   static_cast<unsigned>(DF_PARTIALS_SIDE * below), 0, first, second, sums, n,
-                   columns, partials);
+  return DF_LAUNCH(call, join_partials, df_blocks(kinds * n, DF_PARTIALS_SIDE),
+                   static_cast<unsigned>(DF_PARTIALS_SIDE * below), 0, to, sums, n, kinds * n,
+                   partials);
 }
 
 #endif
