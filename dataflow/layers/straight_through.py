@@ -20,6 +20,8 @@ from ..model import Model
 from ..ops.quantized import dequantize, quantize
 from ..ops.rules.quantized import limits
 
+_SHOWN = (quantize, dequantize, ops.reshape)
+
 
 def straight_through(model: Model) -> Model:
     """A model that gives the same results and can be trained through its pairs of QuantizeLinear and DequantizeLinear.
@@ -54,9 +56,13 @@ class _Pairs:
 
     def __init__(self, graph: Graph) -> None:
         read = {node.inputs[0] for node in graph.nodes if node.op is quantize}
-        self.stored = {v: data for v, data in graph.initializers.items() if v in read and v.type.elements > 1}
         self.count = 0
-        self._graph, self._makers = graph, graph.producers()
+        self._graph, self._makers, self._readers = graph, graph.producers(), graph.readers()
+        self.stored = {
+            v: data
+            for v, data in graph.initializers.items()
+            if v in read and v.type.elements > 1 and not self._is_of_groups(v, data.array)
+        }
         self._quantized: dict[Value, tuple[Node, Value]] = {}  # by the integers: the node, and its new x
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
@@ -81,6 +87,37 @@ class _Pairs:
         y = ops.add(kept, ops.stop_gradient(ops.sub(rounded, kept)))
         builder.rename(y, result.name)
         return (y,)
+
+    def _is_of_groups(self, value: Value, array: Array) -> bool:
+        """Whether these are the ones or zeros of an instance norm that an exporter wrote for a group norm.
+
+        Its channels are groups, by a reshape before it; what is learned of the group norm is applied behind it.
+        """
+        flat = array.reshape(-1)
+        if flat[0] not in (0, 1) or (flat != flat[0]).any():
+            return False
+        last = {value}
+        for node in self._graph.nodes:  # in their order
+            if node.op in _SHOWN and node.inputs[0] in last:
+                last.update(v for v in node.outputs if v is not None)
+        users = {node for v in last for node in self._readers.get(v, ()) if node.op not in _SHOWN}
+        return bool(users) and all(
+            node.op in (ops.mul, ops.add) and any(self._normalizes_groups(v) for v in node.inputs if v not in last)
+            for node in users
+        )
+
+    def _normalizes_groups(self, value: Value | None) -> bool:
+        maker = None if value is None else self._makers.get(value)
+        if maker is not None and maker.op is ops.mul:  # by the ones
+            return any(self._normalizes_groups(v) for v in maker.inputs)
+        if maker is None or maker.op is not ops.layer_norm:
+            return False
+        source = maker.inputs[0]
+        while source is not None and (before := self._makers.get(source)) is not None and before.op in _SHOWN:
+            if before.op is ops.reshape:
+                return True
+            source = before.inputs[0]
+        return False
 
     def _alike(self, first: Node, second: Node) -> bool:
         """Whether two nodes have the same scale and zero point along the same axis."""

@@ -107,3 +107,34 @@ def test_adapters_train_beside_weights_that_a_quantizer_stored(tmp_path, caplog)
     df.save(model, tuned)
     (y,) = onnxruntime.InferenceSession(tuned, providers=["CPUExecutionProvider"]).run(None, {"x": data["x"]})
     np.testing.assert_allclose(y, model({"x": data["x"]})["y"], atol=0.03)  # a step of h
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_ones_of_a_group_norm_stay(groups, tmp_path):
+    """PyTorch's older exporter writes a group norm as an instance norm with ones, behind a reshape; else they train."""
+    scale, zero = np.full(1, 1 / 64, np.float32), np.zeros(1, np.int8)
+    numbers = RNG.normal(size=(6, 1, 1)).astype(np.float32)
+    stored = {"s": scale, "z": zero, "one": np.ones(3, np.float32), "none": np.zeros(3, np.float32), "w": numbers}
+    stored |= {"groups": np.array([0, 3, -1]), "back": np.array([0, 6, 2, 2])}
+    both = lambda a, b: [  # noqa: E731 - a pair
+        helper.make_node("QuantizeLinear", [a, "s", "z"], [f"{a}.q"]),
+        helper.make_node("DequantizeLinear", [f"{a}.q", "s", "z"], [b]),
+    ]
+    nodes = [
+        *(helper.make_node("Reshape", ["x", "groups"], ["g"]) for _ in range(groups)),
+        *both("g" if groups else "x", "h"),
+        *both("one", "a"),
+        helper.make_node("InstanceNormalization", ["h", "a", "none"], ["n"]),
+        helper.make_node("Reshape", ["n", "back"], ["r"]),
+        *both("w", "b"),
+        helper.make_node("Mul", ["r", "b"], ["y"]),
+    ]
+    shape = [1, 6, 2, 2] if groups else [1, 3, 8]
+    types = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", shape), ("y", [1, 6, 2, 2]))]
+    tensors = [onnx.numpy_helper.from_array(a, n) for n, a in stored.items()]
+    graph = helper.make_graph(nodes, "qdq", types[:1], types[1:], tensors)
+    file = str(tmp_path / "norm.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    model = df.straight_through(df.load(file))
+    trained = {name for name, p in model.parameters.items() if p.trainable}
+    assert trained == ({"w"} if groups else {"w", "one", "none"})

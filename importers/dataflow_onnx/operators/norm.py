@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dataflow import Dim, Value, float32, ops
 from dataflow.errors import ModelError
 
@@ -18,6 +20,7 @@ from .reduce import p_norm
 
 T = Tensor
 operator = Collector()
+_STEP = 1 / 64  # that ones and zeros may be off by where they are quantized
 
 
 def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: float) -> Any:
@@ -144,10 +147,24 @@ def _normalizes_groups(c: Importer, value: Value, scale: T, bias: T) -> bool:
 
     The learned scale and bias of the group norm are applied after the node, which has ones and zeros of its own.
     """
-    if scale.array is None or bias.array is None or (scale.array != 1).any() or (bias.array != 0).any():
+    if not _is_all(c, scale, 1) or not _is_all(c, bias, 0):
         return False
-    made = next((node for node in reversed(c.builder.nodes()) if value in node.outputs), None)
-    return made is not None and made.op.name == "reshape"
+    for node in reversed(c.builder.nodes()):
+        if value in node.outputs:
+            if node.op.name not in ("quantize", "dequantize"):
+                return node.op.name == "reshape"
+            before = node.inputs[0]
+            assert before is not None
+            value = before
+    return False
+
+
+def _is_all(c: Importer, tensor: T, wanted: int) -> bool:
+    """Whether a stored tensor has this number alone; one that is quantized about this number."""
+    if tensor.array is not None:
+        return not (tensor.array != wanted).any()
+    array = c.constant(tensor)
+    return array is not None and bool((np.abs(array - np.float32(wanted)) < _STEP).all())
 
 
 @operator("InstanceNormalization", 6)
