@@ -2,30 +2,37 @@
 
 On a small map a kernel with large dilations reaches beyond both edges: of 3x3 taps that lie 12 apart, with as much
 padding, only the middle one reads an element of a 6x6 map, and the other eight would be nine tenths of the work.
+A transposed convolution of a map of one position, as generators of images begin with, is a convolution whose windows
+read that element and padding: y[n, c, t] = sum over f of x[n, f] w[f, c, t], a product.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
-from ..ops.conv import conv
-from ..ops.shape import slice_
+from ..ops.conv import conv, conv_grad_input
+from ..ops.linalg import matmul
+from ..ops.shape import reshape, slice_
 
 
 def drop_padding_taps(graph: Graph) -> Graph:
-    """The graph with smaller kernels, slices of the weights, where first or last taps read zeros only.
+    """The graph with smaller kernels, slices of the weights, where first or last taps read zeros only, and products.
 
     A weight that such a tap would multiply with zero counts as finite.
     """
     ranges = {node: _read_taps(node) for node in graph.nodes if node.op is conv}
-    if all(_is_complete(node, kept) for node, kept in ranges.items()):
+    products = {node for node in graph.nodes if node.op is conv_grad_input and _is_product(node)}
+    if not products and all(_is_complete(node, kept) for node, kept in ranges.items()):
         return graph
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if node in products:
+            return (_product(node, inputs),)
         kept = ranges.get(node)
         if kept is None or _is_complete(node, kept):
             return None
@@ -69,3 +76,24 @@ def _is_complete(node: Node, kept: Sequence[tuple[int, int]]) -> bool:
     w = node.inputs[1]
     assert w is not None
     return all(pair == (0, taps) for pair, taps in zip(kept, w.type.sizes[2:], strict=True))
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a transposed convolution gives each tap times the only element of a map; single taps stay as they are."""
+    dy, w = node.inputs[:2]
+    assert dy is not None
+    assert w is not None
+    kernel = w.type.sizes[2:]
+    one = (1,) * len(kernel)
+    complete = tuple(node.attributes["input_shape"][2:]) == kernel != one and dy.type.sizes[2:] == one
+    return complete and node.attributes["groups"] == 1 and not any(node.attributes["pads"])
+
+
+def _product(node: Node, inputs: Sequence[Value | None]) -> Value:
+    dy, w = inputs
+    assert dy is not None
+    assert w is not None
+    filters, *sizes = w.type.sizes
+    rows = reshape(dy, shape=(dy.type.sizes[0], filters))
+    product = matmul(rows, reshape(w, shape=(filters, math.prod(sizes))), name=node.name)
+    return reshape(product, shape=node.attributes["input_shape"])

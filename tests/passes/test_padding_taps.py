@@ -58,3 +58,46 @@ def test_a_training_step_computes_gradients_of_the_small_kernel():
     steps = [step.node for segment in plan.segments for step in segment.steps]
     assert all(n.inputs[1].type.sizes[2:] == (1, 1) for n in steps if n.op.name == "conv")
     assert np.count_nonzero(gradient) == np.count_nonzero(gradient[:, :, 1, 1]) == 16
+
+
+# size of the input, channels, kernel, strides, pads, dilations, groups, and whether it is a product
+TRANSPOSED = {
+    "a map of one position": ((1, 1), (4, 3), (1, 1), (0, 0, 0, 0), (1, 1), 1, True),
+    "strides don't count": ((1, 1), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1), 1, True),
+    "one axis": ((1,), (5,), (1,), (0, 0), (1,), 1, True),
+    "a single tap": ((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, False),
+    "padding takes some taps off": ((1, 1), (4, 4), (1, 1), (1, 1, 1, 1), (1, 1), 1, False),
+    "dilations": ((1, 1), (3, 3), (1, 1), (0, 0, 0, 0), (2, 2), 1, False),
+    "groups": ((1, 1), (3, 3), (1, 1), (0, 0, 0, 0), (1, 1), 2, False),
+    "two positions": ((2, 1), (3, 3), (1, 1), (0, 0, 0, 0), (1, 1), 1, False),
+}
+
+
+@pytest.mark.parametrize("case", TRANSPOSED)
+@pytest.mark.parametrize("batch", [2, 7])
+def test_transposed_convolutions_of_one_position_are_products(case, batch):
+    plane, kernel, strides, pads, dilations, groups, product = TRANSPOSED[case]
+    rank = len(plane)
+    axes = zip(plane, kernel, strides, pads[:rank], pads[rank:], dilations, strict=True)
+    sizes = [(n - 1) * stride + (k - 1) * gap + 1 - before - after for n, k, stride, before, after, gap in axes]
+    window = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (batch, 6, *plane))
+    w = g.parameter("w", RANDOM.standard_normal((6, 5, *kernel)).astype(np.float32))
+    y = df.ops.conv_grad_input(x, w, input_shape=(batch, 5 * groups, *sizes), **window)
+    g.output(
+        "y",
+        df.ops.relu(
+            df.ops.add(y, g.parameter("b", RANDOM.standard_normal((1, 5 * groups, *(1,) * rank)).astype(np.float32)))
+        ),
+    )
+    graph = g.build()
+    assert [n.op.name for n in drop_padding_taps(graph).nodes].count("matmul") == product
+    feeds = {"x": RANDOM.standard_normal((batch, 6, *plane)).astype(np.float32)}
+    right = df.Session(graph, "numpy", fuse=False, fold=False).run(feeds)["y"]
+    np.testing.assert_allclose(df.Session(graph, "cpu").run(feeds)["y"], right, rtol=1e-5, atol=1e-5)
+    u = RANDOM.standard_normal(right.shape).astype(np.float32)
+    found = df.vjp(df.Model(graph), feeds, {"y": u}, devices=["cpu"])
+    expected = df.vjp(df.Model(graph), feeds, {"y": u}, devices=["numpy"])
+    for name in ("x", "w", "b"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4)
