@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .execute.profile import Profile
 
 
-@runtime_checkable
 class Weighted(Protocol):
     """What a session runs: see ``Model``."""
 
@@ -326,6 +325,7 @@ class Session:
 
 def _checked(model: Any) -> Weighted:
     """The model; raises InputError where it is something else."""
-    if not isinstance(model, Weighted):
+    if not all(hasattr(model, name) for name in ("graph", "graph_with_data", "specialized")):  # as of Weighted
         raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")
-    return model
+    found: Weighted = model
+    return found

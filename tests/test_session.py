@@ -1,5 +1,6 @@
 """Sessions: what a run returns, allocates and counts; several threads; refusals."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -142,13 +143,19 @@ def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replay
             assert bound.kernel_calls - calls == runs * sum(len(s.steps) for s in program.plan.segments)
 
 
-def test_named_memory_is_all_that_is_allocated():
+@pytest.mark.parametrize("lent", [False, True])
+def test_named_memory_is_all_that_is_allocated(lent):
+    """Where the weights of a file lie as a session wants them, they are the model's."""
     model = recording("cnn")
+    if not lent:
+        stored = model.graph.initializers.items()
+        copies = {value: dataclasses.replace(data, array=data.array.copy()) for value, data in stored}
+        model = dataclasses.replace(model.graph, initializers=copies)
     before = allocated()[0]
     session = df.Session(model, devices=["cpu"])
     session.run(np.zeros((4, 1, 12, 12), np.float32))
     plan = session.plan((4, 1, 12, 12))
-    assert allocated()[0] - before == sum(plan.memory.values())
+    assert allocated()[0] - before == sum(plan.memory.values()) - lent * plan.memory["weights"]
     del session
     assert allocated()[0] == before
 

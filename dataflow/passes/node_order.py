@@ -35,7 +35,8 @@ def ordered_for_memory(graph: Graph) -> Graph:
     peak = tables.peak(own)
     if tables.least() > GAIN * peak:  # no order gains enough
         return graph
-    orders = [tables.cheapest_first(), tables.deepest_first()]
+    before = _before(graph)
+    orders = [tables.cheapest_first(before), tables.deepest_first(before)]
     peaks = [tables.peak(order) for order in orders]
     if min(peaks) > GAIN * peak:
         return graph
@@ -43,69 +44,73 @@ def ordered_for_memory(graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(graph.nodes[index] for index in best))
 
 
+_Before = Sequence[tuple[int, ...]]  # the nodes whose results each node reads
+
+
+def _before(graph: Graph) -> _Before:
+    makers = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs if value is not None}
+    read = [[value for value in node.inputs if value is not None and value in makers] for node in graph.nodes]
+    return [tuple(dict.fromkeys(makers[value] for value in values)) for values in read]
+
+
 @dataclass(frozen=True, slots=True)
 class _Tables:
     """A graph in numbers: nodes and buffers by index. A view is of the buffer of what it shows.
 
     Attributes:
-        sizes: bytes of each buffer; 0 where it isn't in scratch memory.
-        reads: the buffers that each node reads, each once.
-        writes: those that it makes.
-        scratch: the buffers among ``reads`` that are in scratch memory.
+        sizes: bytes of each buffer; 0 of the first, which is all that isn't in scratch memory.
+        count: how many nodes read each.
+        scratch: the buffers in scratch memory that each node reads.
         made: bytes of what each node writes.
         unread: those of what nobody reads.
         takes: bytes of a result that may have those of an operand that dies and is as large; 0 where there is none.
-        readers: the nodes that read a buffer.
-        before: the nodes whose results each node reads.
     """
 
     sizes: list[int]
-    reads: list[tuple[int, ...]]
-    writes: list[tuple[int, ...]]
+    count: list[int]
     scratch: list[tuple[int, ...]]
     made: list[int]
     unread: list[int]
     takes: list[int]
-    readers: list[list[int]]
-    before: list[tuple[int, ...]]
 
     @staticmethod
     def of(graph: Graph) -> _Tables:
         """The tables of a bound graph."""
         kept = set(graph.outputs.values())
-        buffer: dict[object, int] = {}
-        maker: dict[object, int] = {}
-        tables = _Tables([], [], [], [], [], [], [], [], [])
-        for given in (*graph.inputs, *graph.initializers):
-            buffer[given] = len(tables.sizes)
-            tables.sizes.append(0)
-            tables.readers.append([])
+        buffer: dict[object, int] = dict.fromkeys((*graph.inputs, *graph.initializers), 0)
+        sizes, count, written = [0], [0], list[tuple[int, int]]()
+        tables = _Tables(sizes, count, [], [], [], [])
         for index, node in enumerate(graph.nodes):
             poll(node)
-            found = [value for value in node.inputs if value is not None]
-            read = tuple(dict.fromkeys(buffer[value] for value in found))
-            made = []
+            found = [buffer[value] for value in node.inputs if value is not None]
+            read = [number for number in dict.fromkeys(found) if number]
+            for number in read:
+                count[number] += 1
+            shown = found[0] if found and node.op.view is not None else None
+            made = results = 0
             for value in node.outputs:
                 if value is None:
                     continue
-                maker[value] = index
-                if node.op.view is not None and found:
-                    buffer[value] = buffer[found[0]]
+                if shown is not None:
+                    buffer[value] = shown
                     continue
-                buffer[value] = len(tables.sizes)
-                made.append(len(tables.sizes))
-                tables.sizes.append(0 if value in kept else value.type.nbytes)
-                tables.readers.append([])
-            for number in read:
-                tables.readers[number].append(index)
-            tables.reads.append(read)
-            tables.writes.append(tuple(made))
-            tables.scratch.append(tuple([number for number in read if tables.sizes[number]]))
-            tables.made.append(sum([tables.sizes[number] for number in made]))
-            tables.takes.append(tables.made[-1] if node.op.elementwise and len(made) == 1 else 0)
-            tables.before.append(tuple(dict.fromkeys(maker[value] for value in found if value in maker)))
-        for results in tables.writes:
-            tables.unread.append(sum([tables.sizes[number] for number in results if not tables.readers[number]]))
+                results += 1
+                size = 0 if value in kept else value.type.nbytes
+                if not size:
+                    buffer[value] = 0
+                    continue
+                buffer[value] = len(sizes)
+                written.append((index, len(sizes)))
+                sizes.append(size)
+                count.append(0)
+                made += size
+            tables.scratch.append(tuple(read))
+            tables.made.append(made)
+            tables.takes.append(made if node.op.elementwise and results == 1 else 0)
+        tables.unread.extend([0] * len(graph.nodes))
+        for index, number in written:
+            if not count[number]:
+                tables.unread[index] += sizes[number]
         return tables
 
     def least(self) -> int:
@@ -118,7 +123,7 @@ class _Tables:
 
     def peak(self, order: Iterable[int]) -> int:
         """The most bytes in use at once."""
-        sizes, left = self.sizes, [len(readers) for readers in self.readers]
+        sizes, left = self.sizes, self.count.copy()
         used = most = 0
         for index in order:
             used += self.made[index]
@@ -142,14 +147,18 @@ class _Tables:
         # A result that takes the bytes of an operand adds none, and that operand frees none.
         return self.made[index] - sum([self.sizes[number] for number in self.scratch[index] if left[number] == 1])
 
-    def cheapest_first(self) -> list[int]:
+    def cheapest_first(self, before: _Before) -> list[int]:
         """Always the ready node that adds the fewest bytes, less what it frees; of equals the first."""
-        left = [len(readers) for readers in self.readers]
-        waiting = [len(before) for before in self.before]
-        after: list[list[int]] = [[] for _ in self.before]
-        for index, before in enumerate(self.before):
-            for other in before:
+        left = self.count.copy()
+        waiting = [len(others) for others in before]
+        after: list[list[int]] = [[] for _ in before]
+        for index, others in enumerate(before):
+            for other in others:
                 after[other].append(index)
+        readers: list[list[int]] = [[] for _ in left]
+        for index, numbers in enumerate(self.scratch):
+            for number in numbers:
+                readers[number].append(index)
 
         ready = [(self._cost(index, left), index) for index, count in enumerate(waiting) if not count]
         heapq.heapify(ready)
@@ -164,7 +173,7 @@ class _Tables:
             for number in self.scratch[index]:
                 left[number] -= 1
                 if left[number] == 1:
-                    last = next(reader for reader in self.readers[number] if not done[reader])
+                    last = next(reader for reader in readers[number] if not done[reader])
                     if not waiting[last]:
                         heapq.heappush(ready, (self._cost(last, left), last))
             for other in after[index]:
@@ -173,14 +182,14 @@ class _Tables:
                     heapq.heappush(ready, (self._cost(other, left), other))
         return order
 
-    def deepest_first(self) -> list[int]:
+    def deepest_first(self, before: _Before) -> list[int]:
         """Operands right before the node that reads them, those first that need the most beside what they leave."""
-        need, leaves = self._needs()
-        ranked = [sorted(before, key=lambda other: (leaves[other] - need[other], other)) for before in self.before]
-        read = {other for before in self.before for other in before}
+        need, leaves = self._needs(before)
+        ranked = [sorted(others, key=lambda other: (leaves[other] - need[other], other)) for others in before]
+        read = {other for others in before for other in others}
         order: list[int] = []
-        done = [False] * len(self.before)
-        stack = [index for index in reversed(range(len(self.before))) if index not in read]
+        done = [False] * len(before)
+        stack = [index for index in reversed(range(len(before))) if index not in read]
         while stack:
             index = stack[-1]
             if done[index]:
@@ -195,13 +204,13 @@ class _Tables:
                 stack.pop()
         return order
 
-    def _needs(self) -> tuple[list[int], list[int]]:
+    def _needs(self, before: _Before) -> tuple[list[int], list[int]]:
         """For each node about how many bytes it and what it reads need, and how many its results are."""
         need: list[int] = []
         leaves = self.made
-        for index, before in enumerate(self.before):
+        for index, others in enumerate(before):
             held = most = 0
-            for other in sorted(before, key=lambda other: (leaves[other] - need[other], other)):
+            for other in sorted(others, key=lambda other: (leaves[other] - need[other], other)):
                 most = max(most, held + need[other])
                 held += leaves[other]
             need.append(max(most, held + leaves[index]))

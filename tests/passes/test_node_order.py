@@ -7,7 +7,7 @@ import pytest
 
 import dataflow as df
 from dataflow import compile as compiling
-from dataflow.passes.node_order import GAIN, _Tables, ordered_for_memory
+from dataflow.passes.node_order import GAIN, _before, _Tables, ordered_for_memory
 
 RANDOM = np.random.default_rng(0)
 
@@ -74,7 +74,8 @@ def random_graph(seed):
 def test_every_order_has_each_node_behind_what_it_reads_and_none_needs_more(seed):
     graph = random_graph(seed)
     tables = _Tables.of(graph)
-    for order in (tables.cheapest_first(), tables.deepest_first()):
+    before = _before(graph)
+    for order in (tables.cheapest_first(before), tables.deepest_first(before)):
         assert sorted(order) == [*range(len(graph.nodes))]
         known = set(graph.inputs)
         for index in order:
@@ -106,5 +107,5 @@ def test_no_order_is_searched_where_none_can_gain_enough(monkeypatch):
     tables = _Tables.of(graph)
     peak = tables.peak(range(len(graph.nodes)))
     assert GAIN * peak < tables.least() < peak
-    monkeypatch.setattr(_Tables, "cheapest_first", lambda self: pytest.fail("searched in vain"))
+    monkeypatch.setattr(_Tables, "cheapest_first", lambda self, before: pytest.fail("searched in vain"))
     assert ordered_for_memory(graph) is graph

@@ -31,6 +31,7 @@ from .wire import content_of, read_content
 OLDEST_OPSET = 1
 MAIN = "the main graph"
 _TEXT = frozenset({str})
+_SCOPES = "pkg.torch.onnx.name_scopes"  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
     AttributeProto.INT: lambda a: a.i,
@@ -82,7 +83,7 @@ def _records(content: Content, path: str) -> ModelRecord:
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(f"{path}: opset {version}; expected {OLDEST_OPSET} or later")
-    reader.aligned = AlignedTensors(len(content.small), len(proto.graph.initializer))
+    reader.aligned = AlignedTensors(len(content.small), len(proto.graph.initializer) + len(proto.graph.node))
     graph = reader.graph(proto.graph, MAIN, large)
     if version is not None and version < 7:
         graph = _modern(graph, version, path)
@@ -109,10 +110,12 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
 
 def scope_of(proto: NodeProto) -> str:
     """The module that a node comes from, dotted: of the exporter's notes, or of a name like ``/encoder/fc/MatMul``."""
-    for entry in proto.metadata_props:
-        if entry.key == "pkg.torch.onnx.name_scopes":  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
-            scopes = _listed(entry.value[:10_000])
-            return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
+    notes = proto.metadata_props
+    usual = len(notes) > 3 and notes[3].key == _SCOPES  # its position in the exporter's; others are looked for
+    text = notes[3].value if usual else text_under(_SCOPES, proto)
+    if usual or text:
+        scopes = _listed(text[:10_000])
+        return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
     name = proto.name
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
 

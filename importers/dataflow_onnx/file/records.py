@@ -19,7 +19,9 @@ def plain_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True
+)  # not frozen, though nobody changes one: there is one per node, and that takes three times as long
 class NodeRecord:
     """A node of the file.
 
