@@ -96,7 +96,7 @@ UNARY = (
     ("dataflow/testing/samples/activation.py", None),
     ("native/kernels/unary.h", "  X(softsign, "),
     ("importers/dataflow_onnx/operators/activation.py", 'unary(operator, "Softsign"'),
-    ("importers/dataflow_onnx/file/to_onnx.py", '"softsign": '),
+    ("importers/dataflow_onnx/file/forms/__init__.py", '"softsign": '),
 )
 
 
@@ -117,7 +117,7 @@ def test_the_recipe_for_a_unary_op(tmp_path):
 import numpy as np, onnx, dataflow as df
 from onnx import helper
 from dataflow.testing import check_device, SAMPLES
-import dataflow_onnx.file.to_onnx as export
+import dataflow_onnx.file.forms as export
 assert export.__file__.startswith(df.__file__.removesuffix("dataflow/__init__.py"))
 own = [s for s in SAMPLES if s.op.name == "logcosh"]
 print({o.status for o in check_device("numpy", samples=own, complete=False)}, len(own))
@@ -128,7 +128,7 @@ model = df.load("y.onnx")
 x = np.array([-40, 0, 1], np.float32)
 y = df.Session(model, ["numpy"]).run({"x": x})["y"]
 np.testing.assert_allclose(y, [40 - np.log(2), 0, np.log(np.cosh(1))], rtol=1e-6, atol=1e-7)
-assert export._SAME["logcosh"] == "LogCosh"
+assert export.SAME["logcosh"] == "LogCosh"
 """
     path = [tmp_path, tmp_path / "plugins", tmp_path / "importers"]
     done = python(code, cwd=tmp_path, path=path)

@@ -1,8 +1,11 @@
-"""Fuzzing that stays: seeded campaigns over files, graphs, gradients and plans, and coverage-guided reading.
+"""Fuzzing that stays: seeded campaigns over files, graphs, gradients, training and plans, and coverage-guided reading.
 
     python -m tests.fuzz files --count 1000000 --seed 1 --jobs 2
     python -m tests.fuzz graphs --count 200000 --seed 1 --jobs 2
     python -m tests.fuzz gradients --count 20000
+    python -m tests.fuzz second --count 20000
+    python -m tests.fuzz training --count 20000
+    python -m tests.fuzz saved --count 20000
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 --jobs 2 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
@@ -18,6 +21,9 @@ Who calls whom::
         files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations, referee)
         graphs     case -> random graph -> devices and options against float64 -> outcome  (making, bodies, comparing)
         gradients  case -> the same graph -> its vjp against differences -> outcome
+        second     case -> that vjp -> its own vjp against differences -> outcome        (gradients)
+        training   case -> the same graph's inputs as parameters -> what a step makes of them -> outcome
+        saved      case -> the same graph as a file -> read again, and by onnxruntime -> outcome  (referee)
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
       coverage     atheris over the wire format, the reader and runs, in processes of its own  (files, mutations)

@@ -12,7 +12,7 @@ import pytest
 import dataflow as df
 from tests.kit_samples import EVERY_VARIANT
 
-from . import files, gradients, graphs, plans, sizes
+from . import files, gradients, graphs, plans, saved, second, sizes, training
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -39,6 +39,16 @@ def test_random_graphs_are_right_on_every_device_and_with_every_option(block):
 def test_gradients_of_random_graphs_agree_with_differences():
     report = campaign("gradients", gradients.target, 3, range(20))
     assert report.cases == 20
+    assert not report.findings
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "count"),
+    [("second", second.target, 8), ("training", training.target, 12), ("saved", saved.target, 25)],
+)
+def test_random_graphs_are_differentiated_again_trained_and_saved(name, target, count):
+    report = campaign(name, target, 3, range(count * (10 if EVERY_VARIANT else 1)))
+    assert report.counts["ran"] >= count // 2
     assert not report.findings
 
 

@@ -1,10 +1,12 @@
 """Ops of plugins in files: operators of a domain of their own, or of ONNX's."""
 
+import dataclasses
 from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import dataflow as df
@@ -82,10 +84,24 @@ def test_what_is_written_is_read_again(tmp_path):
     np.testing.assert_allclose(found, [expected, expected], rtol=1e-6)
 
 
+def test_without_an_exporter_an_op_is_written_as_it_decomposes(tmp_path):
+    path, model = str(tmp_path / "model.onnx"), built()
+    df.save(model, path, registry=registry_with())
+    written = onnx.load(path)
+    assert {entry.domain for entry in written.opset_import} == {""}
+    feeds = {n: np.arange(6, dtype=np.float32).reshape(2, 3) / k for k, n in enumerate(("x", "low", "high"), 2)}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    expected = df.Session(model, devices=["numpy"], registry=registry_with()).run(feeds)["y"]
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-6)
+
+
 def test_what_has_no_form_is_refused(tmp_path):
     path = str(tmp_path / "model.onnx")
-    with pytest.raises(df.ModelError, match=r"mix.*no ONNX form.*onnx_exporters"):
-        df.save(built(), path, registry=registry_with(GATE))
+    bare = dataclasses.replace(mix, name="bare", decompose=None)
+    g = df.GraphBuilder()
+    g.output("y", bare(g.input("x", df.float32, (3,)), to=df.float64))
+    with pytest.raises(df.ModelError, match=r"bare.*no ONNX form.*onnx_exporters"):
+        df.save(df.Model(g.build()), path, registry=registry_with(ops=(mix, gate, bare)))
     with pytest.raises(df.ModelError, match="no ONNX form with these attributes"):
         df.save(built(), path, registry=registry_with(MIX, Exporter("gate", DOMAIN, "Gate", 3, lambda node: {"a": ()})))
     text = refusal(df.ModelError, df.save, built(), path, registry=registry_with(MIX, Exporter("gate", DOMAIN, "Gate")))

@@ -11,9 +11,10 @@ from dataflow import Graph, TensorType
 from dataflow.errors import ModelError
 from dataflow.plugin import Edit, Edited
 
+from .forms.windows import MICROSOFT
 from .functions import inlined
 from .subgraph import copied, declare, keep_subgraph, reads
-from .to_onnx import LOWEST_OPSET, MICROSOFT, nodes_of
+from .to_onnx import LOWEST_OPSET, nodes_of
 from .value_types import CODE_OF, DTYPE_OF
 
 # Operators whose form has been the same since that opset, as they are written here.

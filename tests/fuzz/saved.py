@@ -1,0 +1,56 @@
+"""Saved files: a random graph as ONNX, read again by us and run by onnxruntime, both against float64."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import onnx
+
+import dataflow as df
+
+from .comparing import wrong
+from .findings import Finding, Outcome, allowed, finding_of
+from .graphs import MOST_ELEMENTS, made
+from .referee import Referee
+
+
+def target(seed: int, case: int) -> Outcome:
+    """Saves the graph of a case; see ``campaign.Target``."""
+    try:
+        graph, _ = made(seed, case)
+    except Exception as error:
+        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
+    if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
+        return Outcome("large")
+    names = " ".join(sorted({node.op.name for node in graph.graph.nodes}))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            df.save(df.Model(graph.graph), str(path))
+        except Exception as error:
+            return Outcome("no form") if allowed(error) else Outcome("failed", (finding_of(error, "saving"),))
+        data = path.read_bytes()
+        try:
+            again = df.Session(df.load(str(path)), devices=["cpu"], threads=1).run(graph.feeds)
+            text = wrong(graph.graph, graph.feeds, again)
+        except Exception as error:
+            if not allowed(error):
+                return Outcome("failed", (finding_of(error, "read again"),))
+            text = f"{type(error).__name__}: {error}"
+    if text:
+        return Outcome("different", (Finding("different", f"read again | {names}", f"{text}\n{graph.graph}"),))
+    theirs = _referee().results(data, graph.feeds)
+    if theirs is None:
+        return Outcome("onnxruntime refuses")
+    text = wrong(graph.graph, graph.feeds, theirs)
+    if text:
+        model = onnx.printer.to_text(onnx.ModelProto.FromString(data))
+        return Outcome("judged", (Finding("onnxruntime", names, f"{text}\n{graph.graph}\n{model[:3000]}"),))
+    return Outcome("ran")
+
+
+@functools.cache
+def _referee() -> Referee:
+    return Referee()
