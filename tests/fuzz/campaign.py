@@ -44,6 +44,7 @@ class Report:
     findings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by kind and where
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    said: set[str] = field(default_factory=set)  # kinds of findings that were printed
 
     @property
     def cases(self) -> int:
@@ -245,7 +246,11 @@ def _enter_death(report: Report, worker: _Worker, status: int) -> None:
 
 
 def print_progress(report: Report) -> None:
-    """One line on stderr."""
+    """One line on stderr, and one for each kind of finding that is new."""
+    for name, entry in report.findings.items():
+        if name not in report.said:
+            report.said.add(name)
+            print(f"{report.target}: case {entry['cases'][0]}: {name}"[:300], file=sys.stderr, flush=True)
     counts = ", ".join(f"{n} {word}" for word, n in sorted(report.counts.items()))
     rate = report.cases / max(report.cpu_seconds, report.seconds, 1e-9)
     print(
