@@ -138,7 +138,7 @@ def test_names_use_the_terms_of_the_field(folder):
         for word in words_of(name) & WORDS.keys()
         if not any(word == w and re.fullmatch(n, name) and re.match(f, file) for w, n, f, _ in ALLOWED)
     }
-    assert sorted(found) == []
+    assert sorted(found) == [], "\n".join(sorted(found))
 
 
 @pytest.mark.parametrize("folder", [a for a in AREAS if a not in PENDING])

@@ -49,18 +49,18 @@ def batch_norm_train(
     rank, axes = x.type.rank, (0, *range(2, x.type.rank))
     mean = ops.reduce_mean(x, axes=axes, keepdims=False)
     moved = ops.sub(x, along(mean, 1, rank))
-    spread = ops.reduce_mean(ops.mul(moved, moved), axes=axes, keepdims=False)
-    inverse = ops.reciprocal(ops.sqrt(ops.add(spread, epsilon)))
+    batch_variance = ops.reduce_mean(ops.mul(moved, moved), axes=axes, keepdims=False)
+    inverse = ops.reciprocal(ops.sqrt(ops.add(batch_variance, epsilon)))
     if known and known[0] is not None:  # as they were computed of the same x
         mean, inverse = known
-        spread = ops.sub(ops.reciprocal(ops.mul(inverse, inverse)), epsilon)
+        batch_variance = ops.sub(ops.reciprocal(ops.mul(inverse, inverse)), epsilon)
         moved = ops.sub(x, along(mean, 1, rank))
     y = ops.add(ops.mul(moved, along(ops.mul(scale, inverse), 1, rank)), along(bias, 1, rank))
 
     def followed(old: Value, new: Value) -> Any:
         return ops.add(ops.mul(old, momentum), ops.mul(new, 1.0 - momentum))
 
-    return y, followed(running, mean), followed(variance, spread), mean, inverse
+    return y, followed(running, mean), followed(variance, batch_variance), mean, inverse
 
 
 def lrn(x: Value, *, size: int, alpha: float, beta: float, bias: float) -> tuple[Value, Value]:
@@ -217,12 +217,12 @@ def conv_grad_weight(
 ) -> Any:
     """A convolution of x by dy with samples as channels; strides and dilations change places."""
     spatial = len(strides)
-    turned = (1, 0, *range(2, 2 + spatial))
+    channels_first = (1, 0, *range(2, 2 + spatial))
 
     def of(x: Value, dy: Value) -> Any:
         found = ops.conv(
-            ops.transpose(x, perm=turned),
-            ops.transpose(dy, perm=turned),
+            ops.transpose(x, perm=channels_first),
+            ops.transpose(dy, perm=channels_first),
             strides=tuple(dilations),
             pads=tuple(pads),
             dilations=tuple(strides),
@@ -230,7 +230,7 @@ def conv_grad_weight(
         shape = (*found.type.shape[:2], *weight_shape[2:])
         if found.type.shape != shape:  # a window that doesn't fit evenly leaves more taps
             found = ops.slice(found, starts=(0,) * len(shape), stops=shape, steps=(1,) * len(shape))
-        return ops.transpose(found, perm=turned)
+        return ops.transpose(found, perm=channels_first)
 
     def group(value: Value, index: int) -> Any:
         shape = value.type.shape
