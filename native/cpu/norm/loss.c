@@ -162,7 +162,7 @@ static void find_both_of_row(const loss_context *loss, neighbours to) {
     float *dx = to.dx + begin;
     DF_IVDEP
     for (int64_t c = 0; c < some; c++)
-      dx[c] = df_exp(from[c] - m);
+      dx[c] = df_exp_below_zero(from[c] - m);
     sum += (double)df_sum_block(dx, some);
   }
   loss->loss[to.at] = (float)(log(sum) + value);

@@ -28,7 +28,7 @@ static void softmax_row(float *y, const float *x, int64_t n) {
     const float *from = x + begin;
     DF_IVDEP
     for (int64_t i = 0; i < some; i++)
-      to[i] = df_exp(from[i] - m);
+      to[i] = df_exp_below_zero(from[i] - m);
     sum += (double)df_sum_block(to, some);
   }
   const float scale = (float)(1.0 / sum);
@@ -78,7 +78,7 @@ static void softmax_columns(float *y, const float *x, int64_t size, int64_t inne
     float *to = y + k * inner;
     DF_IVDEP
     for (int64_t j = 0; j < n; j++) {
-      const float e = df_exp(from[j] - m[j]);
+      const float e = df_exp_below_zero(from[j] - m[j]);
       to[j] = e;
       sum[j] += (double)e;
     }

@@ -12,7 +12,7 @@ static inline double df_exp_sum_row(const float *x, float m, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
     const int64_t some = df_min(DF_CHUNK, n - begin);
     for (int64_t i = 0; i < some; i++)
-      e[i] = df_exp(x[begin + i] - m);
+      e[i] = df_exp_below_zero(x[begin + i] - m);
     sum += (double)df_sum_block(e, some);
   }
   return sum;
@@ -40,7 +40,7 @@ static inline void df_exp_sum_columns(double *sum, const float *x, const float *
     const float *row = x + k * inner;
     DF_IVDEP
     for (int64_t j = 0; j < n; j++)
-      sum[j] += (double)df_exp(row[j] - m[j]);
+      sum[j] += (double)df_exp_below_zero(row[j] - m[j]);
   }
 }
 
