@@ -9,7 +9,7 @@ The CUDA library is built where nvcc is found: as ``NVCC`` says, under ``CUDA_HO
 ``DATAFLOW_CUDA=off`` leaves it out, ``on`` makes it an error when there is no nvcc; ``DATAFLOW_CUDA_ARCHS``
 ("80;90") are the architectures that it has machine code for, with PTX of the last for newer ones.
 ``DATAFLOW_CPU_ISAS`` ("portable;avx2;avx512") are the instruction sets that the CPU library has code for beside the
-portable one, and ``DATAFLOW_PORTABLE_FLAGS`` the flags of that one after all others.
+portable one, and ``DATAFLOW_ISA_FLAGS`` ("portable:-O1;avx2:-O1") the flags of some after all others.
 ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA, and without portable code where
 ``DATAFLOW_CPU_ISAS`` doesn't name it; ``CC`` and ``CFLAGS`` work as usual.
 """
@@ -141,12 +141,12 @@ def cpu_library() -> Library:
     wanted = [*(["portable"] if portable else []), *wanted]
     amx = ("-DDF_AMX",) if "avx512" in wanted and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*ISA_FLAGS[isa], *(amx if isa == "avx512" else ())) for isa in wanted}
-    if portable:
-        isas["portable"] += tuple(shlex.split(os.environ.get("DATAFLOW_PORTABLE_FLAGS", "")))
     there = tuple(f"-DDF_{isa.upper()}" for isa in wanted if isa != "portable")
     there += () if portable else ("-DDF_NO_PORTABLE",)
     vnni = {isa: flag for isa, flag in VNNI_FLAGS.items() if isa in isas and takes_flags(compiler, (flag,))}
     isas |= {isa: (*isas[isa], "-DDF_VNNI") for isa in vnni}
+    given = os.environ.get("DATAFLOW_ISA_FLAGS", "")
+    last = {isa: shlex.split(own) for isa, _, own in (entry.partition(":") for entry in given.split(";"))}
     special = {
         "amx": {"avx512": (*AMX_FLAGS, *amx)} if amx else {},
         "vnni": {isa: (*isas[isa], flag) for isa, flag in vnni.items()},
@@ -155,7 +155,7 @@ def cpu_library() -> Library:
     for source in sorted(set(CPU.rglob("*.c")) - {CPU / "plugin.c"}):
         for isa, own in special.get(source.parent.name, isas).items():
             everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")
-            units.append(Unit(source, (*everywhere, *own), f"{object_name(CPU, source)}-{isa}"))
+            units.append(Unit(source, (*everywhere, *own, *last.get(isa, ())), f"{object_name(CPU, source)}-{isa}"))
     return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *LOADER))
 
 

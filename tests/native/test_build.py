@@ -23,7 +23,7 @@ def build(tmp_path, monkeypatch, compile_c):
     monkeypatch.setitem(sys.modules, "native_build", module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "OBJECTS", tmp_path / "objects")
-    others = ("DATAFLOW_SANITIZE", "DATAFLOW_PORTABLE_FLAGS", "DATAFLOW_CUDA", "DATAFLOW_CUDA_ARCHS")
+    others = ("DATAFLOW_SANITIZE", "DATAFLOW_ISA_FLAGS", "DATAFLOW_CUDA", "DATAFLOW_CUDA_ARCHS")
     for variable in ("CFLAGS", "NVCC", "CUDA_HOME", *others):
         monkeypatch.delenv(variable, raising=False)
     return module
@@ -147,11 +147,12 @@ def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp
     assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", own[0]]
 
 
-def test_portable_code_has_flags_of_its_own(build, monkeypatch):
+def test_an_instruction_set_has_flags_of_its_own(build, monkeypatch):
     plain = {unit.name: unit.flags for unit in build.cpu_library().units}
-    monkeypatch.setenv("DATAFLOW_PORTABLE_FLAGS", "-O1 -g")
+    monkeypatch.setenv("DATAFLOW_ISA_FLAGS", "portable:-O1 -g;avx2:-O2")
     for unit in build.cpu_library().units:
-        assert unit.flags == (*plain[unit.name], *(("-O1", "-g") if unit.name.endswith("-portable") else ()))
+        own = {"portable": ("-O1", "-g"), "avx2": ("-O2",)}.get(unit.name.rpartition("-")[2], ())
+        assert unit.flags == (*plain[unit.name], *own)
 
 
 def test_cuda_is_left_out_without_nvcc_and_says_so(build, monkeypatch, capsys):
