@@ -161,12 +161,12 @@ __global__ void __launch_bounds__(most, VECTOR ? GRAD_RESIDENT / most : 1)
   float *sums = s.sums + blockIdx.x * s.kinds * plan.n;
   df_row_store<VECTOR>(sums, dscale, plan, 0, plan.n, lane);
   df_row_store<VECTOR>(sums + plan.n, dbias, plan, 0, plan.n, lane);
-  if (!totaled)
-    return;
+  if (totaled) {
 #pragma unroll
-  for (int k = 0; k < DF_HELD; k++)
-    dbias[k] = totals[k][threadIdx.x];
-  df_row_store<VECTOR>(sums + 2 * plan.n, dbias, plan, 0, plan.n, lane);
+    for (int k = 0; k < DF_HELD; k++)
+      dbias[k] = totals[k][threadIdx.x];
+    df_row_store<VECTOR>(sums + 2 * plan.n, dbias, plan, 0, plan.n, lane);
+  }
 }
 
 /* Four elements of the scale, 1 where there is none. */
