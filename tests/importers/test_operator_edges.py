@@ -128,6 +128,20 @@ def test_resizing_that_keeps_the_ratio_scales_by_the_ratio(mode):
         check("Resize", [numbers(1, 2, 4, 5), None, None, np.array(wanted)], opset=19, stored=[3], **given)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scale", [1.7, 0.6])
+@pytest.mark.parametrize("shape", [(1, 2, 4, 5), ("batch", 2, "height", "width")])
+def test_corners_of_what_pytorch_scales_are_elements(mode, scale, shape):
+    """As in PyTorch and onnxruntime; in files of others as in ONNX's tests, see its suite."""
+    x = numbers(1, 2, 4, 5)
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode, coordinate_transformation_mode="align_corners")
+    proto = onnx_model([node], [("x", onnx.TensorProto.FLOAT, shape)], stored=[("s", np.float32([1, 1, scale, scale]))])
+    proto.producer_name = "pytorch"
+    found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 def test_the_nearest_element_where_a_coordinate_is_an_integer(rounding):
     for scales in ([1, 1, 2, 1.5], [1, 1, 3, 2.5]):

@@ -91,7 +91,8 @@ def _records(content: Content, path: str) -> ModelRecord:
     folder, external = str(reader.external.folder), reader.external.used
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
     known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info))
-    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known)
+    producer = proto.producer_name if isinstance(proto.producer_name, str) else ""
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer)
 
 
 def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:

@@ -129,6 +129,7 @@ class ModelRecord:
         content: the bytes of the file.
         metadata: its texts by key.
         noted: what it says of its stored tensors.
+        producer: what wrote it.
     """
 
     graph: GraphRecord
@@ -139,6 +140,7 @@ class ModelRecord:
     external: bool
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
     noted: Noted = Noted()
+    producer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

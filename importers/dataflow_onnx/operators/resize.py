@@ -21,6 +21,10 @@ from ..tensor import Tensor
 T = Tensor
 operator = Collector()
 
+# Where a scale doesn't give a whole size, "align_corners" is ambiguous: ONNX's tests put the last corner at the size
+# before it is rounded down, PyTorch, whose exporter writes such scales, and onnxruntime at the last element.
+_AT_ELEMENTS = "pytorch"
+
 
 def _scaled(size: Any, scale: float) -> Any:
     """The size of an axis, rounded down; of a named one by the fraction that the scale stands for.
@@ -148,6 +152,8 @@ def Resize(
         full_scales = [1.0] * rank
         for axis, factor in zip(chosen, factors, strict=True):
             full_scales[axis], wanted[axis] = factor, _scaled(shape[axis], factor)
+        if coordinate_transformation_mode == "align_corners" and not antialias and c.record.producer == _AT_ELEMENTS:
+            full_scales = []
     elif sizes is not None:
         fixed = keep_aspect_ratio_policy != "stretch" or coordinate_transformation_mode == "tf_crop_and_resize"
         given = c.ints(sizes, "sizes") if fixed else c.sizes(sizes, "sizes")
