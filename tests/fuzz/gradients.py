@@ -21,8 +21,17 @@ from .making import Array
 
 STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-5  # of the size of the terms
-# Weights of taps, and regions, are constants; and one op is there to have no gradient.
-WITHOUT = {"resample", "resample_grad", "roi_align", "max_roi_pool", "stop_gradient"}
+# Weights of taps, and regions, are constants; one op is there to have no gradient; two sum in float32 always.
+WITHOUT = {
+    "resample",
+    "resample_grad",
+    "roi_align",
+    "roi_align_grad",
+    "max_roi_pool",
+    "stop_gradient",
+    "square_sum",
+    "square_sums",
+}
 
 
 def target(seed: int, case: int) -> Outcome:

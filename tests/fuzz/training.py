@@ -63,6 +63,7 @@ def with_loss(graph: df.Graph, feeds: Mapping[str, Array]) -> df.Graph | None:
     """The graph with its inputs as parameters and constants, and a loss of its results; None where either lacks."""
     results = [v for v in graph.outputs.values() if v.type.dtype == df.float32 and v.type.elements]
     numbers = [feeds[v.name] for v in graph.inputs if v.type.dtype == df.float32]
+    numbers += [data.array for data in graph.initializers.values() if data.trainable and data.array.dtype == np.float32]
     if not results or any(map(unlike, graph.nodes)) or not all(np.isfinite(a).all() for a in numbers):
         return None
     stored = {
