@@ -215,10 +215,12 @@ class GraphBuilder:
         return made
 
     def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
-        """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
+        """A new value that belongs to this builder; ``exact`` refuses a name that is taken, and may be a reserved one."""
         checks.text("the name of a value", name)
         if exact and name in self._names:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
+        if not exact and name in self._reserved:
+            name += "'"
         return Value(self.unique(name), type, self)
 
     def _like(self, value: Value) -> Value:

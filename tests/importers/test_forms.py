@@ -162,3 +162,13 @@ def test_extra_results_are_refused_where_nothing_computes_them():
     g.output("indices", node.outputs[1])
     with pytest.raises(df.ModelError, match=r"its extra result 'bare:1' has no ONNX form"):
         build_proto(df.Model(g.build()), {"bare": Exporter("bare", "", "MaxPool")}, None, None)
+
+
+def test_names_that_a_file_uses_later_stay_free():
+    """What the builder makes up avoids names that are reserved, also where it would be their first use."""
+    g = df.GraphBuilder()
+    g.reserve(["constant", "scalar"])
+    made = g.constant(np.ones(2, np.float32)), g.scalar(2.0, df.float32)
+    stored = [g.initializer(name, np.zeros(2, np.float32)) for name in ("constant", "scalar")]
+    assert [v.name for v in stored] == ["constant", "scalar"]
+    assert not {v.name for v in made} & {"constant", "scalar"}
