@@ -215,7 +215,7 @@ class GraphBuilder:
         return made
 
     def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
-        """A new value that belongs to this builder; ``exact`` refuses a name that is taken, and may be a reserved one."""
+        """A new value of this builder; ``exact`` refuses a name that is taken, and else reserved ones are avoided."""
         checks.text("the name of a value", name)
         if exact and name in self._names:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
