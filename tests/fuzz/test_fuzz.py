@@ -76,7 +76,9 @@ def test_the_corpus_is_valid_and_has_every_operator():
         seen |= {(node.domain, node.op_type) for node in model.graph.node}
         if "external" not in name:
             load_bytes(data)
-    of_onnx = {key for key in STANDARD.versions if not key[0]}
+    of_onnx = {
+        (domain, op) for domain, op in STANDARD.versions if not domain and onnx.defs.has(op)
+    }  # others lack cases
     assert len(of_onnx - seen) < 0.25 * len(of_onnx), sorted(of_onnx - seen)
 
 

@@ -123,9 +123,9 @@ def test_gradients_are_compared_node_by_node(tmp_path):
     found = compare(model, X, ["wrong", "cpu"], reference="numpy", training=True, registry=bad)
     (only,) = found.differences
     assert "grad.x" in found.outputs
-    with pytest.raises(df.ModelError):
-        write_reproducer(model, only, str(tmp_path / "one.onnx"))
-    with np.load(tmp_path / "one.npz") as file:  # its inputs are kept nevertheless
+    write_reproducer(model, only, str(tmp_path / "one.onnx"))
+    assert df.load(str(tmp_path / "one.onnx")).graph.nodes
+    with np.load(tmp_path / "one.npz") as file:
         assert len(file.files) >= 2
     assert "no gradients" in refusal(df.InputError, compare, model, X, training=True)
 

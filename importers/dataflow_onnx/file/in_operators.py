@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dataflow import Graph, GraphBuilder, Node, Value
-from dataflow.ir.rewrite import rewrite
-from dataflow.plugin import Exporter
+from dataflow.plugin import Exporter, rewrite
 
 from .forms import FORMS
 from .forms.smaller import smaller_of
