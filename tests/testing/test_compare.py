@@ -130,6 +130,19 @@ def test_gradients_are_compared_node_by_node(tmp_path):
     assert "no gradients" in refusal(df.InputError, compare, model, X, training=True)
 
 
+def test_inputs_are_kept_where_no_reproducer_can_be_written(tmp_path):
+    g = df.GraphBuilder()
+    g.output("y", df.ops.cofactor(g.input("x", df.float32, (2, 2))))
+    model = df.Model(g.build())
+    bad = wrong("cofactor", lambda x: np.array([[x[1, 1], -x[1, 0]], [-x[0, 1], x[0, 0]]]))
+    x = {"x": np.array([[1, 2], [3, 4]], np.float32)}
+    (only,) = compare(model, x, ["wrong", "cpu"], reference="numpy", registry=bad).differences
+    with pytest.raises(df.ModelError, match="no ONNX form"):
+        write_reproducer(model, only, str(tmp_path / "one.onnx"))
+    with np.load(tmp_path / "one.npz") as file:
+        np.testing.assert_array_equal(file["x"], x["x"])
+
+
 def test_shapes_that_depend_on_data_are_compared_in_one_run(tmp_path):
     nodes = [helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Transpose", ["found"], ["y"])]
     model = loaded(tmp_path, onnx_model(nodes, [("x", TensorProto.FLOAT, [3, 5])], [("y", TensorProto.INT64, None)]))

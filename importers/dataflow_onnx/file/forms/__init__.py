@@ -18,7 +18,7 @@ SAME: dict[str, str] = {  # of the same operands, without attributes
     "require": "Identity", "stop_gradient": "Identity", "hard_swish": "HardSwish", "add": "Add", "sub": "Sub",
     "mul": "Mul", "div": "Div", "pow": "Pow", "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less",
     "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual", "logical_and": "And",
-    "logical_or": "Or", "logical_xor": "Xor", "where": "Where", "matmul": "MatMul", "prelu": "PRelu", "clip": "Clip",
+    "logical_or": "Or", "logical_xor": "Xor", "where": "Where", "prelu": "PRelu", "clip": "Clip",
     "det": "Det", "nonzero": "NonZero", "matmul_integer": "MatMulInteger", "dynamic_quantize": "DynamicQuantizeLinear",
 }  # fmt: skip
 ATTRIBUTES: dict[str, tuple[str, dict[str, str]]] = {

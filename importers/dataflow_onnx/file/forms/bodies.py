@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow import Node
+from dataflow import Node, Value
 
 from .writer import Writer
+
+
+def _captured(w: Writer, node: Node, first: int) -> dict[Value, str]:
+    """The names outside of the body's inputs from ``first`` on."""
+    return {v: w.name(outer) for v, outer in zip(node.bodies[0].inputs[first:], node.inputs[first:], strict=True)}
 
 
 def scan(w: Writer, node: Node) -> None:
@@ -14,9 +19,6 @@ def scan(w: Writer, node: Node) -> None:
     (body,), a = node.bodies, node.attributes
     carries, rows = a["n_carries"], a["n_xs"]
     own = body.inputs[: carries + rows]
-    captured = {
-        inner: w.name(outer) for inner, outer in zip(body.inputs[len(own) :], node.inputs[len(own) :], strict=True)
-    }
     results = list(body.outputs.values())
     saved = [i for i, v in enumerate(node.outputs[len(results) :]) if w.reads(v)]  # carries before each iteration
     outputs = [*results, *(body.inputs[i] for i in saved)]
@@ -27,7 +29,7 @@ def scan(w: Writer, node: Node) -> None:
         w.inputs(node)[: len(own)],
         made,
         node.name,
-        body=w.body(body, captured, own, outputs),
+        body=w.body(body, _captured(w, node, len(own)), own, outputs),
         num_scan_inputs=rows,
         scan_input_directions=[direction] * rows,
         **({"scan_output_directions": [direction] * (len(made) - carries)} if len(made) > carries else {}),
@@ -49,10 +51,7 @@ def loop(w: Writer, node: Node) -> None:
     (body,), a = node.bodies, node.attributes
     carries = a["n_carries"]
     own = body.inputs[: 2 + carries]
-    captured = {
-        inner: w.name(outer) for inner, outer in zip(body.inputs[len(own) :], node.inputs[len(own) :], strict=True)
-    }
-    subgraph = w.body(body, captured, own, list(body.outputs.values()), counted=True)
+    subgraph = w.body(body, _captured(w, node, len(own)), own, list(body.outputs.values()), counted=True)
     iterations, *results = [w.name(v) for v in node.outputs]
     finals, rows = results[:carries], results[carries:]
     inner = [w.unique(f"{name}.made") for name in rows]

@@ -180,12 +180,10 @@ def slice_grad(
     for axis, (size, start, step) in enumerate(zip(shape, starts, steps, strict=True)):
         if (start, found.type.shape[axis], step) == (0, size, 1):
             continue
-        assert dy.builder is not None
-        count = found.type.shape[axis]
-        read = iota(dy.builder, count)
-        read = ops.add(ops.mul(read, step), start) if not isinstance(start, Dim) else None
-        if read is None:
+        if isinstance(start, Dim):
             raise ModelError("a slice from a named size on has no gradient in ONNX")
+        assert dy.builder is not None
+        read = ops.add(ops.mul(iota(dy.builder, found.type.shape[axis]), step), start)
         found = index_add(read, found, size=size, axis=axis)
     return ops.copy(found) if found is dy else found
 
