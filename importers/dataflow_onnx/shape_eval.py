@@ -21,6 +21,7 @@ from .file.records import Array
 
 MOST_KNOWN = 1024  # elements of a tensor that is followed as sizes
 _MOST_TEXT = 500  # letters of an expression of named dims; more comes from no model that somebody needs
+_LONG_NUMBER = 19  # digits of 2 to the power of 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,7 @@ def has_rule(op: str) -> bool:
 
 
 def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, Any]) -> Known | None:
-    """What an operator gives for known operands, or None.
-
-    Raises:
-        ModelError: a number overflows.
-    """
+    """What an operator gives for known operands, or None."""
     rule = _RULES.get(op)
     if rule is None or not operands or operands[0] is None:
         return None
@@ -91,19 +88,27 @@ def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, 
     if result is None or result.size > MOST_KNOWN:
         return None
     dtype = bool_ if op in _BOOLEAN else operands[1 if op == "Where" else 0].dtype  # type: ignore[union-attr]
-    low, high = (0, 1 << 64) if dtype.kind == "u" else (-(1 << 63), 1 << 63)
-    for number in result.reshape(-1):
-        if isinstance(number, Dim):
-            if len(str(number)) > _MOST_TEXT:
-                return None
-        elif dtype.bits >= 64 and not low <= number < high:
-            raise ModelError(f"the size {number} overflows 64 bits")
+    if any(isinstance(number, Dim) and _is_strange(number) for number in result.reshape(-1)):
+        return None
     return Known(_wrapped(result, dtype), dtype)
+
+
+def _is_strange(size: Dim) -> bool:
+    """Whether an expression is longer than anybody needs, or holds numbers with which int64 would wrap around."""
+    text = str(size)
+    if len(text) > _MOST_TEXT:
+        return True
+    if len(text) < _LONG_NUMBER:
+        return False
+    try:
+        return abs(int(size.bind(dict.fromkeys(size.names, 1)))) >> 62 > 0
+    except InputError:  # it divides by a difference of sizes
+        return False
 
 
 def _wrapped(numbers: Array, dtype: DType) -> Array:
     """Numbers in the range of their type, as its arithmetic leaves them."""
-    if not dtype.is_int or dtype.bits >= 64:
+    if not dtype.is_int:
         return numbers
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
     return filled_by(numbers, lambda n: n if isinstance(n, Dim) else (n - low) % (1 << dtype.bits) + low)
@@ -149,7 +154,7 @@ def _is_equal(a: Any, b: Any) -> bool:
 def _quotient(a: Any, b: Any) -> Any:
     """Of integers, truncated towards zero as in C."""
     if not _open(b) and b == 0:
-        raise ModelError("a size is divided by 0")
+        raise _Open  # what a node gives that nobody may read
     if not _open(a, b):
         return abs(a) // abs(b) * (1 if (a >= 0) == (b >= 0) else -1)
     if any(bound is None or bound < 0 for bound in (at_least(a), at_least(b))):
@@ -160,7 +165,7 @@ def _quotient(a: Any, b: Any) -> Any:
 def _remainder(a: Any, b: Any) -> Any:
     """Of integers, with the sign of the divisor."""
     if not _open(b) and b == 0:
-        raise ModelError("a size is divided by 0")
+        raise _Open  # what a node gives that nobody may read
     return a - a // b * b
 
 

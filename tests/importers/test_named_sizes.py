@@ -203,6 +203,43 @@ def test_integers_that_are_stored_give_what_fed_ones_give(op, a, b, dtype):
         assert found.dtype == dtype
 
 
+LOW, HIGH = -(2**63), 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("op", "stored"),
+    [("Add", [HIGH, 1]), ("Sub", [LOW, 1]), ("Mul", [HIGH, 3]), ("Neg", [LOW]), ("Abs", [LOW])]
+    + [(op, [b]) for op in ("Add", "Mul") for b in (HIGH, LOW)],
+)
+def test_sizes_wrap_around_as_int64_does(op, stored):
+    nodes = [helper.make_node("Shape", ["x"], ["s"])]
+    arity = 1 if op in ("Neg", "Abs") else 2
+    names = [*([] if len(stored) == arity else ["s"]), *(f"c{i}" for i in range(len(stored)))]
+    nodes.append(helper.make_node(op, names, ["y"]))
+    constants = [(f"c{i}", np.array([n], np.int64)) for i, n in enumerate(stored)]
+    outputs = [onnx.ValueInfoProto(name=name) for name in "sy"]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, ("n", 3))], outputs, constants, opset=18, ir_version=9)
+    x = {"x": np.ones((2, 3), np.float32)}
+    found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(x)["y"]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(found, session.run(["y"], x)[0])
+
+
+def test_a_quotient_by_zero_that_nobody_reads_stops_nothing():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Equal", ["b", "zero"], ["none"]),
+        helper.make_node("Div", ["s", "b"], ["q"]),
+        helper.make_node("Where", ["none", "s", "q"], ["e"]),
+        helper.make_node("Expand", ["x", "e"], ["y"]),
+    ]
+    constants = [("b", np.array([0, 1], np.int64)), ("zero", np.zeros(1, np.int64))]
+    inputs, outputs = [("x", TensorProto.FLOAT, ("n", 1))], [onnx.ValueInfoProto(name="y")]
+    proto = onnx_model(nodes, inputs, outputs, constants, opset=18, ir_version=9)
+    found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(np.ones((2, 1), np.float32))
+    np.testing.assert_array_equal(found["y"], np.ones((2, 1), np.float32))
+
+
 def test_joined_sizes_are_equal_in_any_order_and_known_when_bound():
     n, m, k = Dim("n"), Dim("m"), Dim("k")
     assert broadcast_size([n, m]) == broadcast_size([m, n, 1, n])

@@ -88,6 +88,23 @@ def test_unpooling_to_a_larger_shape(stored):
     np.testing.assert_array_equal(found, np.pad(expected.reshape(1, 2, 4, 4), [(0, 0), (0, 0), (0, 1), (0, 2)]))
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("computed", [False, True])
+def test_unpooling_what_was_pooled_from_odd_sizes(computed, named):
+    shape = ("b", 2, "h", "w") if named else (2, 2, 5, 7)
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        *([helper.make_node("Shape", ["x"], ["s"])] if computed else []),
+        helper.make_node("MaxUnpool", ["y", "i", "s"], ["u"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    stored = [] if computed else [("s", np.array([2, 2, 5, 7], np.int64))]
+    data = onnx_model(nodes, [("x", 1, shape)], [onnx.ValueInfoProto(name="u")], stored, opset=18)
+    feeds = {"x": numbers(2, 2, 5, 7)}
+    peer = onnxruntime.InferenceSession(data.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = df.Session(load_bytes(data.SerializeToString()), devices=["cpu"]).run(feeds)["u"]
+    np.testing.assert_array_equal(found, peer.run(None, feeds)[0])
+
+
 # ---- sampling -----------------------------------------------------------------------------------------
 
 

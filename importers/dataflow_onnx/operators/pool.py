@@ -141,6 +141,19 @@ def LpPool(
     return total if p == 1 else ops.sqrt(total) if p == 2 else ops.pow(total, 1.0 / p)
 
 
+def _shape_pooled(c: Importer, indices: Value) -> Any:
+    """The shape that indices count through, where a pooling of this graph gave them; else None."""
+    waiting = [indices]
+    while waiting:
+        maker = c.builder.producer(waiting.pop())
+        if maker is not None and maker.op is ops.max_pool:
+            pooled = maker.inputs[0]
+            return None if pooled is None else pooled.type.shape
+        if maker is not None and maker.op in (ops.cast, ops.add, ops.reshape):
+            waiting.extend(v for v in maker.inputs if v is not None)
+    return None
+
+
 @operator("MaxUnpool", 9)
 def MaxUnpool(
     c: Importer,
@@ -161,15 +174,16 @@ def MaxUnpool(
         (n - 1) * step + kernel - around[i] - around[i + spatial]
         for i, (n, step, kernel) in enumerate(zip(value.type.shape[2:], steps, kernel_shape, strict=True))
     ]
-    shape = (*value.type.shape[:2], *sizes)
+    wanted = None if output_shape is None else tuple(c.sizes(output_shape, "output_shape"))
+    at = c.value(indices)
+    shape = (None if wanted is None else _shape_pooled(c, at)) or (*value.type.shape[:2], *sizes)
     zeros = full(c.builder, (product(shape),), 0.0, value.type.dtype)
     count = (product(value.type.shape),)
-    index = ops.reshape(c.value(indices), shape=count)
+    index = ops.reshape(at, shape=count)
     y = ops.scatter_elements(zeros, index, ops.reshape(value, shape=count), axis=0, reduction="none")
     y = ops.reshape(y, shape=shape)
-    if output_shape is None:
+    if wanted is None or wanted == shape:
         return y
-    wanted = tuple(c.sizes(output_shape, "output_shape"))
     if len(wanted) != len(shape) or any(not isinstance(n, Dim) and n < 0 for n in wanted):
         raise ModelError(f"output_shape is {wanted} for {value.type}")
     return ops.slice_grad(y, shape=wanted, starts=(0,) * len(shape), stops=shape, steps=(1,) * len(shape))
