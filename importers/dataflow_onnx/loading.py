@@ -173,8 +173,7 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str,
     text = f"{path}: these operators are not known:\n" + "\n".join(lines)
     if any(domain.startswith("com.microsoft") for domain, _ in missing):
         text += (
-            "\nonnxruntime made the file for itself: what com.microsoft.nchwc holds is laid out for one processor "
-            "(optimize with ORT_ENABLE_EXTENDED at most), and the others have no converter; export the plain model "
+            "\nonnxruntime made the file for itself, with operators that have no converter; export the plain model "
             "instead"
         )
     text += "\nA plugin can bring converters of operators (hook onnx_converters)"

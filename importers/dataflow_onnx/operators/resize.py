@@ -99,7 +99,7 @@ def Resize_10(c: Importer, x: T, scales: T, *, mode: str = "nearest") -> Any:
 
 @operator("Upsample", 7)
 def Upsample_7(c: Importer, x: T, *, scales: Sequence[float], mode: str = "nearest") -> Any:
-    return _simple(c, c.value(x), list(scales), mode)
+    return scaled_by(c, c.value(x), list(scales), mode)
 
 
 @operator("Upsample", 9)
@@ -111,15 +111,16 @@ def _by_scales(c: Importer, x: T, scales: T, mode: str) -> Any:
     found = _numbers(c, scales, "scales")
     if found is None:
         raise ModelError("the scales are left out")
-    return _simple(c, c.value(x), found, mode)
+    return scaled_by(c, c.value(x), found, mode)
 
 
-def _simple(c: Importer, value: Value, scales: list[float], mode: str) -> Any:
+def scaled_by(c: Importer, value: Value, scales: list[float], mode: str, coordinates: str = "asymmetric") -> Any:
+    """``value`` resized by numbers; where it takes the nearest element, it rounds down."""
     if len(scales) != value.type.rank:
         raise ModelError(f"{len(scales)} scales for {value.type}")
     sizes = [_scaled(n, s) for n, s in zip(value.type.shape, scales, strict=True)]
     kind = "linear" if mode == "bilinear" else mode
-    return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates="asymmetric", nearest="floor")
+    return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates=coordinates, nearest="floor")
 
 
 @operator("Resize", 11)

@@ -30,6 +30,7 @@ _ACTIVATIONS: Mapping[str, tuple[_Parameters, Callable[[Value, _Parameters], Any
     "Clip": ({"alpha": float("-inf"), "beta": float("inf")}, _clip),
     "Elu": ({"alpha": 1.0}, lambda x, p: ops.elu(x, **p)),
     "HardSigmoid": ({"alpha": 0.2, "beta": 0.5}, lambda x, p: ops.hard_sigmoid(x, **p)),
+    "HardSwish": ({}, lambda x, p: ops.hard_swish(x)),
     "LeakyRelu": ({"alpha": 0.01}, lambda x, p: ops.leaky_relu(x, **p)),
     "Relu": ({}, lambda x, p: ops.relu(x)),
     "Selu": ({"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}, lambda x, p: ops.selu(x, **p)),
