@@ -78,17 +78,18 @@ def Det(c: Importer, x: T) -> Any:
 def DFT_17(
     c: Importer, x: T, dft_length: T | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
 ) -> Any:
-    return _transform(c, x, dft_length, axis, inverse, onesided)
+    return transformed(c, x, dft_length, axis, inverse, onesided)
 
 
 @operator("DFT", 20)
 def DFT(
     c: Importer, x: T, dft_length: T | None = None, axis: T | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Any:
-    return _transform(c, x, dft_length, -2 if axis is None else c.ints(axis, "the axis")[0], inverse, onesided)
+    return transformed(c, x, dft_length, -2 if axis is None else c.ints(axis, "the axis")[0], inverse, onesided)
 
 
-def _transform(c: Importer, x: T, dft_length: T | None, axis: int, inverse: int, onesided: int) -> Any:
+def transformed(c: Importer, x: T, dft_length: T | None, axis: int, inverse: int, onesided: int) -> Any:
+    """The Fourier transform along an axis, of pairs of real and imaginary parts along the last one."""
     value = _complex(c, c.value(x))
     at = axis_in(axis, value.type.rank)
     if at == value.type.rank - 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dataflow import Dim, Value, ops
+from dataflow import Dim, Value, float32, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
@@ -111,6 +111,44 @@ def ScaledSiLU(c: Importer, x: T, scale: T | None = None, *, alpha: float = 1.0)
         factor = cast_to(c.weight(scale), value.type.dtype)
         scaled = ops.mul(value, ops.reshape(factor, shape=()))
     return ops.mul(scaled, ops.sigmoid(scaled))
+
+
+@operator("SwiGLU")
+def SwiGLU(
+    c: Importer,
+    gate: T,
+    up: T | None = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    round_activation: int = 0,
+) -> Any:
+    """A gate times its sigmoid, times what is linear; both are halves of one tensor where the second is left out."""
+    first = cast_to(c.value(gate), float32)
+    if up is None:
+        size = first.type.shape[-1]
+        if isinstance(size, Dim) or size % 2:
+            raise ModelError(f"its input is {first.type}; expected a last axis of even size")
+        first, second = slice_axis(first, -1, 0, size // 2), slice_axis(first, -1, size // 2, size)
+    else:
+        second = cast_to(c.value(up), float32)
+    if limit > 0:
+        bound = {"alpha": float("-inf"), "beta": limit}
+        first, second = _clip(first, bound), _clip(second, {"alpha": -limit, "beta": limit})
+    y = ops.mul(first, ops.sigmoid(first if activation_alpha == 1.0 else ops.mul(first, activation_alpha)))
+    dtype = c.value(gate).type.dtype
+    y = cast_to(cast_to(y, dtype), float32) if round_activation else y
+    return cast_to(ops.mul(y, second if activation_beta == 0.0 else ops.add(second, activation_beta)), dtype)
+
+
+@operator("LinearAttentionGate")
+def LinearAttentionGate(c: Importer, a: T, dt_bias: T, decay_scale: T, b: T | None = None) -> Any:
+    """The decay of a linear attention, and how much of it is updated."""
+    dtype = c.value(a).type.dtype
+    decay = ops.mul(ops.softplus(ops.add(cast_to(c.value(a), float32), c.weight(dt_bias))), c.weight(decay_scale))
+    rate = () if b is None else (cast_to(ops.sigmoid(cast_to(c.value(b), float32)), dtype),)
+    return cast_to(decay, dtype), *rate
 
 
 @unversioned("ParametricSoftplus")

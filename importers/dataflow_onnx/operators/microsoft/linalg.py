@@ -8,10 +8,10 @@ from dataflow import Value, float32, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
-from ...emit import cast_to
+from ...emit import cast_to, slice_axis
 from ...importer import Importer
 from ...tensor import Tensor
-from ..linalg import Gemm, MatMul
+from ..linalg import Gemm, MatMul, transformed
 from .activation import activated
 
 T = Tensor
@@ -126,3 +126,53 @@ def CDist(c: Importer, a: T, b: T, *, metric: str = "sqeuclidean") -> Any:
 def Inverse(c: Importer, x: T) -> Any:
     value = c.value(x)
     return cast_to(ops.inverse(cast_to(value, float32) if value.type.dtype.bits < 32 else value), value.type.dtype)
+
+
+def _signal_axes(x: Value, count: int, behind: int, normalized: int, onesided: int) -> list[int]:
+    """The axes of a signal, the last first; those ``behind`` it are none of them."""
+    last = x.type.rank - 1 - behind
+    if normalized or onesided != 1 or not 1 <= count <= last + 1:
+        raise ModelError(f"signal_ndim is {count} for {x.type}; expected one side, and that nothing is normalized")
+    return [last - i for i in range(count)]
+
+
+@operator("Rfft")
+def Rfft(c: Importer, x: T, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Any:
+    """The first half of the spectrum of real numbers, as pairs along a new last axis."""
+    value = c.value(x)
+    last, *others = _signal_axes(value, signal_ndim, 0, normalized, onesided)
+    y = ops.reshape(value, shape=(*value.type.shape, 1))
+    for axis, half in ((last, 1), *((axis, 0) for axis in others)):
+        y = transformed(c, Tensor(x.name, y), None, axis, 0, half)
+    return y
+
+
+@operator("Irfft")
+def Irfft(c: Importer, x: T, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Any:
+    """Real numbers, of an even count, from the first half of their spectrum."""
+    y = c.value(x)
+    last, *others = _signal_axes(y, signal_ndim, 1, normalized, onesided)
+    for axis, half in (*((axis, 0) for axis in reversed(others)), (last, 1)):
+        y = transformed(c, Tensor(x.name, y), None, axis, 1, half)
+    return ops.reshape(y, shape=y.type.shape[:-1])
+
+
+def _complex_product(c: Importer, a: T, b: T, conjugate: bool) -> Any:
+    """Of pairs of real and imaginary parts; of the conjugate of ``b`` if asked for."""
+    factors = [c.value(t) for t in (a, b)]
+    if any(f.type.rank < 1 or f.type.shape[-1] != 2 for f in factors):
+        raise ModelError(f"its operands are {factors[0].type} and {factors[1].type}; expected pairs")
+    (ar, ai), (br, bi) = ([slice_axis(f, -1, i, i + 1) for i in (0, 1)] for f in factors)
+    first, second = (ops.add, ops.sub) if conjugate else (ops.sub, ops.add)
+    real = first(ops.mul(ar, br), ops.mul(ai, bi))
+    return ops.concat(real, second(ops.mul(ai, br), ops.mul(ar, bi)), axis=-1)
+
+
+@operator("ComplexMul")
+def ComplexMul(c: Importer, a: T, b: T) -> Any:
+    return _complex_product(c, a, b, False)
+
+
+@operator("ComplexMulConj")
+def ComplexMulConj(c: Importer, a: T, b: T) -> Any:
+    return _complex_product(c, a, b, True)

@@ -192,6 +192,27 @@ _GATES: dict[str, Callable[[Value], Any]] = {
 }
 
 
+@operator("BranchwiseRMSNorm")
+def BranchwiseRMSNorm(
+    c: Importer, x: T, scale: T | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
+) -> Any:
+    """RMS norm of the last axis, which may hold several branches side by side."""
+    given = c.value(x)
+    *lead, size = given.type.shape
+    if isinstance(size, Dim) or (num_branches and size % num_branches):
+        raise ModelError(f"its input is {given.type}; expected a multiple of {num_branches} columns")
+    shape = (*lead, num_branches, size // num_branches) if num_branches else given.type.shape
+    value = ops.reshape(cast_to(given, float32), shape=shape)
+    square = ops.reduce_mean(ops.mul(value, value), axes=(-1,), keepdims=1)
+    y = ops.div(value, ops.sqrt(ops.add(square, epsilon)))
+    if scale is not None:
+        factor = cast_to(c.weight(scale), float32)
+        if factor.type.rank == 1 and factor.type.shape != shape[-1:]:
+            factor = ops.reshape(factor, shape=shape[-2:])
+        y = ops.mul(y, factor)
+    return cast_to(ops.reshape(y, shape=given.type.shape), given.type.dtype)
+
+
 @operator("GatedRMSNorm")
 def GatedRMSNorm(c: Importer, x: T, scale: T, gate: T, *, activation: str = "silu", epsilon: float = 1e-5) -> Any:
     """RMS norm of each run of as many elements as the scale has, times an activation of the gate."""

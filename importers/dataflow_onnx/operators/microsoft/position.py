@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dataflow import Dim, Value, float32, int64, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
-from ...emit import along, cast_to, equal_slices, iota, number
+from ...emit import along, cast_to, equal_slices, iota, number, slice_axis
 from ...importer import Importer
 from ...tensor import Tensor
 from ..attention import heads_of, rotated
@@ -58,6 +61,63 @@ def RotaryEmbedding(
         raise ModelError(f"rotary_embedding_dim is {rotary_embedding_dim}; the cache has {half} columns")
     y = rotated(value, cos, sin, interleaved)
     return y if given.type.rank == 4 else joined(y)
+
+
+@operator("MRotaryEmbedding")
+def MRotaryEmbedding(
+    c: Importer,
+    x: T,
+    position_ids: T,
+    cos_cache: T,
+    sin_cache: T,
+    *,
+    mrope_section: Sequence[int],
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Any:
+    """Each angle is that of one of three positions (3, batch, rows): of time, height or width."""
+    if is_packed_batching or scale != 1.0 or mrope_layout not in (0, 1) or len(mrope_section) != 3:
+        text = f"is_packed_batching is {is_packed_batching}, scale {scale}, mrope_layout {mrope_layout}"
+        raise ModelError(f"{text}, mrope_section {tuple(mrope_section)}; expected 0, 1, 0 or 1, and three numbers")
+    given, positions = c.value(x), c.value(position_ids)
+    width, half = given.type.shape[-1], c.value(cos_cache).type.shape[-1]
+    if isinstance(width, Dim) or isinstance(half, Dim) or half == 0 or positions.type.rank != 3:
+        raise ModelError(f"its input is {given.type}, its positions {positions.type}, its cache has {half} columns")
+    if rotary_embedding_dim not in (0, 2 * half):
+        raise ModelError(f"rotary_embedding_dim is {rotary_embedding_dim}; the cache has {half} columns")
+    value = heads_of(given, num_heads or width // (2 * half), "its input")
+    which = np.arange(half) * 0
+    if mrope_layout:
+        for stream in (1, 2):
+            which[stream : 3 * mrope_section[stream] : 3] = stream
+    elif sum(mrope_section) == half:
+        which = np.repeat(np.arange(3), mrope_section)
+    else:
+        raise ModelError(f"mrope_section is {tuple(mrope_section)}; the cache has {half} columns")
+    masks = [c.builder.constant(which == stream) for stream in (1, 2)]
+    angles = []
+    for table in (cos_cache, sin_cache):
+        rows = ops.gather(c.weight(table, trainable=False), positions, axis=0)  # (3, batch, rows, half)
+        streams = [ops.reshape(slice_axis(rows, 0, i, i + 1), shape=rows.type.shape[1:]) for i in range(3)]
+        row = ops.where(masks[1], streams[2], ops.where(masks[0], streams[1], streams[0]))
+        angles.append(ops.reshape(row, shape=(row.type.shape[0], 1, *row.type.shape[1:])))
+    y = rotated(value, angles[0], angles[1], interleaved)
+    return y if given.type.rank == 4 else joined(y)
+
+
+@operator("GemmaRotaryEmbedding")
+def GemmaRotaryEmbedding(c: Importer, emb: T, q: T, q_rot: T, k: T, k_rot: T) -> Any:
+    """Queries and keys, given with their rotations, by angles (batch, rows, size)."""
+    angle, dtype = c.value(emb), c.value(q).type.dtype
+    batch, *rest = angle.type.shape
+    cos, sin = (ops.reshape(cast_to(f(angle), dtype), shape=(batch, 1, *rest)) for f in (ops.cos, ops.sin))
+    return tuple(
+        ops.add(ops.mul(c.value(x), cos), ops.mul(c.value(other), sin)) for x, other in ((q, q_rot), (k, k_rot))
+    )
 
 
 @operator("RelativePositionBias")

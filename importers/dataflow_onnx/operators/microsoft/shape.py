@@ -24,6 +24,17 @@ unversioned = Collector()
 """Operators that onnxruntime knows in ONNX's own domain, at any opset."""
 
 
+@unversioned("MemcpyFromHost")
+def MemcpyFromHost(c: Importer, x: T) -> Any:
+    """A copy for a card, in files that were saved on a machine with one."""
+    return x
+
+
+@unversioned("MemcpyToHost")
+def MemcpyToHost(c: Importer, x: T) -> Any:
+    return x
+
+
 @operator("SampleOp")
 def SampleOp(c: Importer, x: T) -> Any:
     return x
