@@ -114,6 +114,7 @@ def few_bits():
         b, scales, zeros = blocks(bits, 5, 40)
         yield Case("MatMulNBits", [f(2, 3, 40), b, scales.reshape(-1)], attributes, stored=(1, 2), **loose)
         yield Case("MatMulNBits", [f(2, 3, 40), b, scales, zeros, None, f(5)], attributes, stored=(1, 2, 3), **loose)
+        yield Case("MatMulNBits", [f(2, 3, 40), b, scales, zeros], attributes, **loose)
     b, scales, _ = blocks(4, 5, 40)
     yield Case(
         "MatMulNBits", [f(3, 40), b, scales, f(5, 3)], {"K": 40, "N": 5, "block_size": 16}, stored=(1, 2, 3), **loose

@@ -21,7 +21,7 @@ T = Tensor
 operator = Collector("com.microsoft")
 
 
-def _elements(x: T, bits: int, what: str) -> Array:
+def _elements(c: Importer, x: T, bits: int, what: str) -> Array:
     """The elements of bytes that hold several, the lowest bits first, side by side along the last axis.
 
     Raises:
@@ -29,13 +29,40 @@ def _elements(x: T, bits: int, what: str) -> Array:
     """
     if bits not in (2, 4, 8):
         raise ModelError(f"bits is {bits}; expected 2, 4 or 8")
-    if x.array is not None and x.type.dtype.is_int and x.type.dtype.bits == bits < 8:
-        return x.array.astype(np.int8)
-    if x.array is None or x.array.dtype != np.uint8 or x.array.ndim < 1:
+    array = c.constant(x)
+    if array is not None and x.type.dtype.is_int and x.type.dtype.bits == bits < 8:
+        return array.astype(np.int8)
+    if array is None or array.dtype != np.uint8 or array.ndim < 1:
         raise ModelError(f"{what} is {x.type}; expected a stored tensor of uint8")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    split = (x.array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return split.reshape(*x.array.shape[:-1], -1)
+    split = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return split.reshape(*array.shape[:-1], -1)
+
+
+def _rows(c: Importer, x: T, bits: int, what: str, rows: int, count: int) -> Any:
+    """As ``_elements``, in rows whose first ``count`` elements are kept; they may be computed.
+
+    Raises:
+        ModelError: there are more or fewer.
+    """
+    padded = -(-count * bits // 8) * (8 // bits) if bits in (2, 4, 8) else 0
+    if c.constant(x) is not None or not padded:
+        elements = _elements(c, x, bits, what)
+        if elements.size != rows * padded:
+            raise ModelError(f"{what} is {x.type}; expected {rows} rows of {count} elements of {bits} bits")
+        return c.builder.constant(np.ascontiguousarray(elements.reshape(rows, padded)[:, :count]))
+    value = c.value(x)
+    if value.type.dtype != uint8 or value.type.elements * 8 != rows * padded * bits:
+        raise ModelError(f"{what} is {value.type}; expected {rows} rows of {count} elements of {bits} bits, in uint8")
+    joined = ops.reshape(value, shape=(rows, padded * bits // 8, 1))
+    mask = number(c.builder, (1 << bits) - 1, uint8)
+    found = [ops.bitwise_and(_shifted(c, joined, n), mask) for n in range(0, 8, bits)]
+    split = ops.reshape(ops.concat(*found, axis=-1), shape=(rows, padded))
+    return slice_axis(split, 1, 0, count) if count != padded else split
+
+
+def _shifted(c: Importer, x: Value, bits: int) -> Any:
+    return ops.div(x, number(c.builder, 1 << bits, uint8)) if bits else x
 
 
 def _dequantized(elements: Value, scales: Value, zeros: Value) -> Any:
@@ -84,11 +111,11 @@ def MatMulNBits(
     y = _in_blocks(c, a, b, scales, zero_points, K, N, block_size, bits)
     if y is not None:
         return y if bias is None else ops.add(y, c.weight(bias))
-    elements = _elements(b, bits, "B")
-    if elements.size != N * count * block_size or c.value(scales).type.elements != N * count:
+    elements = _rows(c, b, bits, "B", N, count * block_size)
+    if c.value(scales).type.elements != N * count:
         raise ModelError(f"B is {b.type} and its scales {c.value(scales).type}; expected {N} rows of {count} blocks")
     weight = _dequantized(
-        c.builder.constant(np.ascontiguousarray(elements).reshape(N, count * block_size)),
+        elements,
         ops.reshape(c.value(scales), shape=(N, count)),
         _zero_points(c, zero_points, bits, N, count),
     )
@@ -125,15 +152,10 @@ def _zero_points(c: Importer, given: T | None, bits: int, rows: int, count: int)
     if given is None:
         return number(c.builder, 1 << (bits - 1), uint8)
     if given.type.dtype != uint8:
-        stored = (
-            c.value(given) if given.type.dtype.bits >= 8 else c.builder.constant(_elements(given, bits, "zero_points"))
-        )
+        plain = given.type.dtype.bits >= 8
+        stored = c.value(given) if plain else c.builder.constant(_elements(c, given, bits, "zero_points"))
         return ops.reshape(stored, shape=(rows, count))
-    each = -(-count * bits // 8) * (8 // bits)
-    elements = _elements(given, bits, "zero_points")
-    if elements.size != rows * each:
-        raise ModelError(f"zero_points is {given.type}; expected {rows} rows of {count} elements of {bits} bits")
-    return c.builder.constant(np.ascontiguousarray(elements.reshape(rows, each)[:, :count]))
+    return _rows(c, given, bits, "zero_points", rows, count)
 
 
 def dequantized_rows(c: Importer, x: T, scales: T, zeros: T | None, bits: int, block: int) -> Any:
@@ -141,7 +163,7 @@ def dequantized_rows(c: Importer, x: T, scales: T, zeros: T | None, bits: int, b
 
     Zero points of rows lie side by side in bytes of their own, those of blocks in such of each row.
     """
-    elements = _elements(x, bits, repr(x.name))
+    elements = _elements(c, x, bits, repr(x.name))
     experts, rows, size = elements.shape
     count = size // block if block else 1
     factors = c.value(scales)
@@ -212,7 +234,7 @@ def GatherBlockQuantized(
     quantize_axis: int = 1,
 ) -> Any:
     """Rows of a table (rows, size) that is quantized in blocks along the last axis."""
-    elements = _elements(data, bits, "data")
+    elements = _elements(c, data, bits, "data")
     rank = elements.ndim
     if rank != 2 or axis_in(gather_axis, 2) != 0 or axis_in(quantize_axis, 2) != 1 or block_size < 16:
         axes = f"gather_axis {gather_axis}, quantize_axis {quantize_axis}, block_size {block_size}"
