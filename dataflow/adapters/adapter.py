@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..ir.graph import Graph
 from ..ir.specialize import Specialize
+from ..ir.types import Array
 from ..layers.layers import Kind
 from ..model import Model
+
+LEAST_SQUARE = 1e-30  # of the norm of a row: one of zeros has the magnitude 0, and 0 / 0 is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Adapter:
     def tensors(self) -> tuple[str, ...]:
         """Names of what is trained."""
         return (self.a, self.b) if self.magnitude is None else (self.a, self.b, self.magnitude)
+
+
+def as_matrix(array: Array) -> Array:
+    """All axes but the first as one; an array may have no elements."""
+    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
 
 
 class AdaptedModel(Model):

@@ -17,7 +17,7 @@ from ..ir.rewrite import rewrite
 from ..ir.types import Array, float32
 from ..ir.value import Value
 from ..layers.layers import Layer, Use, constants_of, end_of, layers_of
-from .adapter import Adapter
+from .adapter import LEAST_SQUARE, Adapter
 
 BASE = ".base"  # behind the name of a value that an adapter changes: what it is without
 
@@ -197,7 +197,8 @@ class _Change:
             ops.mul(ops.matmul(b, ops.matmul(a, _swapped(a))), adapter.scale**2),
         )
         more = ops.reduce_sum(ops.mul(b, mixed), axes=(1,), keepdims=False)
-        norm = ops.stop_gradient(ops.sqrt(ops.add(self.made[adapter.squares], more)))
+        square = ops.maximum(ops.add(self.made[adapter.squares], more), LEAST_SQUARE)
+        norm = ops.stop_gradient(ops.sqrt(square))
         factor = ops.div(ops.reshape(self.made[adapter.magnitude], shape=(outputs,)), norm)
         axes = rank - 2 if adapter.kind == "conv" else 0
         return ops.reshape(factor, shape=(outputs, *(1,) * axes)) if axes else factor

@@ -20,7 +20,7 @@ from ..layers.layers import Layer, layers_of
 from ..layers.targets import chosen
 from ..model import Model
 from ..train.parameters import select
-from .adapter import AdaptedModel, Adapter
+from .adapter import AdaptedModel, Adapter, as_matrix
 from .attach import attach
 
 MOST_RANK = 1 << 16
@@ -141,7 +141,7 @@ def magnitudes(adapter: Adapter, layer: Layer, arrays: Mapping[str, Array]) -> d
     assert adapter.magnitude is not None and adapter.squares is not None
     array = arrays[layer.weight.name]
     rows = array if layer.kind == "conv" or layer.transposed else array.T
-    squares = np.square(rows.reshape(len(rows), -1), dtype=np.float64).sum(1)
+    squares = np.square(as_matrix(rows), dtype=np.float64).sum(1)
     shape = shapes_of(adapter, layer)[adapter.magnitude]
     return {
         adapter.magnitude: np.sqrt(squares).astype(np.float32).reshape(shape),

@@ -8,8 +8,8 @@ from ..errors import InputError, ModelError
 from ..host import checks
 from ..ir.types import Array
 from ..layers.layers import Layer, layers_of
-from ..model import Model
-from .adapter import AdaptedModel, Adapter
+from ..model import Model, Parameter
+from .adapter import LEAST_SQUARE, AdaptedModel, Adapter, as_matrix
 
 
 class MergedModel(Model):
@@ -31,7 +31,7 @@ def merge_lora(model: Model) -> MergedModel:
 
     Raises:
         InputError: it has none.
-        ModelError: a weight is computed from others, as a quantized one is.
+        ModelError: a weight is computed from others, as a quantized one is, or nodes that are no such layers read it.
     """
     checks.instance("model", model, Model)
     if not isinstance(model, AdaptedModel):
@@ -44,16 +44,17 @@ def merge_lora(model: Model) -> MergedModel:
     changed = {name: arrays[name] for name in model.newest_names() if name in base.arrays()}
     for adapter in model.adapters:
         changed[adapter.weight] = merged_weight(adapter, layers[adapter.weight], arrays)
+    values = {value.name: value for value in base.graph.initializers}
     for name, array in changed.items():
-        found.parameters[name].set(array)
+        Parameter(found, values[name], ()).set(array)  # constants too, which aren't parameters
     found.adapted, found.merged_version = model, found.version
     return found
 
 
 def can_merge(model: AdaptedModel) -> bool:
-    """Whether every weight that has an adapter is stored as it is."""
+    """Whether every weight that has an adapter is stored as it is, and read by its layer alone."""
     layers = {layer.weight.name: layer for layer in layers_of(model.base.graph, model.base.aliases)}
-    return all(layers[adapter.weight].stored for adapter in model.adapters)
+    return all(layers[adapter.weight].stored and layers[adapter.weight].alone for adapter in model.adapters)
 
 
 def unmerge_lora(model: Model) -> AdaptedModel:
@@ -76,20 +77,26 @@ def merged_weight(adapter: Adapter, layer: Layer, arrays: dict[str, Array]) -> A
     """The stored weight with the change, computed in float64.
 
     Raises:
-        ModelError: it is not stored.
+        ModelError: it is not stored, or something else reads it too.
     """
     if not layer.stored:
         raise ModelError(
             f"layer {adapter.path!r} computes its weight, from {adapter.weight!r}, so that no change can be stored in "
             "it; save the adapters as nodes or alone"
         )
+    if not layer.alone:
+        raise ModelError(
+            f"layer {adapter.path!r}: other nodes read its weight {adapter.weight!r} too, and would change with it; "
+            "save the adapters as nodes or alone"
+        )
     weight = arrays[adapter.weight]
-    a, b = (arrays[name].astype(np.float64).reshape(len(arrays[name]), -1) for name in (adapter.a, adapter.b))
+    a, b = (as_matrix(arrays[name].astype(np.float64)) for name in (adapter.a, adapter.b))
     change = adapter.scale * (b @ a)  # (outputs, inputs)
     by_output = layer.kind == "conv" or layer.transposed
-    made = weight.astype(np.float64).reshape(len(weight), -1)
+    made = as_matrix(weight.astype(np.float64))
     made = (made if by_output else made.T) + change
     if adapter.magnitude is not None:
-        factor = arrays[adapter.magnitude].reshape(-1, 1) / np.sqrt(np.square(made).sum(1, keepdims=True))
+        square = np.maximum(np.square(made).sum(1, keepdims=True), LEAST_SQUARE)
+        factor = arrays[adapter.magnitude].reshape(-1, 1) / np.sqrt(square)
         made = made * factor
     return (made if by_output else made.T).reshape(weight.shape).astype(weight.dtype)

@@ -54,7 +54,7 @@ def quantize(
         if isinstance(value, bool) or value not in values:
             raise InputError(f"{name} is {checks.shown(value)}; expected one of {', '.join(map(str, values))}")
     checks.instance("symmetric", symmetric, bool, np.bool_)
-    layers = [layer for layer in layers_of(model.graph, model.aliases) if _fits(layer)]
+    layers = [layer for layer in layers_of(model.graph, model.aliases) if can_quantize(layer)]
     if targets is not None:
         layers = chosen(model.graph, layers, targets)
     kept = set(select(model, keep)) if keep else set()
@@ -112,9 +112,11 @@ def quantize(
     return Model(changed, aliases=aliases, source=source, metadata=model.metadata)
 
 
-def _fits(layer: Layer) -> bool:
+def can_quantize(layer: Layer) -> bool:
+    """Whether a layer is products alone, with a stored weight of float32."""
     products = all(use.node.op.name == "matmul" and not use.swapped for use in layer.uses)
-    return layer.kind == "linear" and layer.stored and products and layer.weight.type.dtype.name == "float32"
+    type_ = layer.weight.type
+    return layer.kind == "linear" and layer.stored and products and type_.dtype.name == "float32" and type_.elements > 0
 
 
 def in_blocks(name: str, weight: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, Array, Array | None]:

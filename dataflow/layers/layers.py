@@ -40,7 +40,8 @@ class Layer:
         kind: of the first node that looks up rows of it, else of the first that reads it.
         sizes: of what that node reads: (inputs, outputs) of a product, (outputs, inputs, *window) of a convolution,
             (rows, features) of a look-up.
-        stored: the operand is the stored tensor or its transpose, so that a change of it can be stored.
+        stored: the operand of all of them is the stored tensor or its transpose, so that a change of it can be stored.
+        alone: nothing else reads the stored tensor, so that a change of it changes these nodes alone.
         transposed: it is the transpose.
         uses: in the order of the graph.
         paths: names of the layer's module, the likeliest first of those that no other layer has.
@@ -51,6 +52,7 @@ class Layer:
     kind: Kind
     sizes: tuple[int, ...]
     stored: bool
+    alone: bool
     transposed: bool
     uses: tuple[Use, ...]
     paths: tuple[str, ...]
@@ -78,7 +80,7 @@ def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Laye
     layers = []
     for weight, reads in found.items():
         beside = [biases[node].removesuffix("bias") + "weight" for node, _ in reads if node in biases]
-        layers.append(_layer(weight, reads, (*aliases.get(weight.name, ()), *beside)))
+        layers.append(_layer(weight, reads, (*aliases.get(weight.name, ()), *beside), origins.readers(weight)))
     return _with_own_paths(layers)
 
 
@@ -130,7 +132,10 @@ def constants_of(graph: Graph) -> frozenset[Value]:
     return _Origins(graph).values()
 
 
-def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[str, ...]) -> Layer:
+def _layer(
+    weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[str, ...], readers: Collection[Node | None]
+) -> Layer:
+    """The layer of nodes that read a weight; ``readers`` are all of the stored tensor, see ``_Origins.readers``."""
     node, origin = next(((n, o) for n, o in reads if n.op.name == "gather"), reads[0])
     kind = _KIND[node.op.name]
     same = [(n, o) for n, o in reads if (n.op.name == "conv") == (kind == "conv")]
@@ -143,9 +148,9 @@ def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[
         sizes = ends[::-1] if node.attributes["transposed"] else ends
     paths = module_paths((weight.name, *aliases))
     names = tuple(dict.fromkeys((weight.name, *aliases, *paths)))
-    return Layer(
-        weight, kind, sizes, origin.direct and node.op.name != "matmul_blocks", origin.transposed, uses, paths, names
-    )
+    stored = all(o.direct and n.op.name != "matmul_blocks" for n, o in same)
+    alone = {use.node for use in uses}.issuperset(readers)
+    return Layer(weight, kind, sizes, stored, alone, origin.transposed, uses, paths, names)
 
 
 def module_paths(names: Sequence[str]) -> tuple[str, ...]:
@@ -184,24 +189,39 @@ class _Origins:
 
     def __init__(self, graph: Graph) -> None:
         self._of: dict[Value, _Origin] = {value: _Origin(value) for value in graph.initializers}
+        self._readers: dict[Value, set[Node | None]] = {}  # of stored tensors, as they are or transposed
         for node in graph.nodes:
             self._follow(node)
+        for value in graph.outputs.values():
+            self._note(value, None)
 
     def _follow(self, node: Node) -> None:
         """Notes the origin of what a node of constants computes."""
         sources = [None if v is None else self._of.get(v) for v in node.inputs]
         known = [source for source in sources if source is not None]
+        if not _is_transpose(node):
+            for value in node.inputs:
+                self._note(value, node)
         if not known or node.op.effects != "none" or node.bodies:
             return
         if any(v is not None and v not in self._of for v in node.inputs):
             return
         first = known[0]
-        if node.op.name == "transpose" and node.attributes["perm"] == (1, 0):
+        if _is_transpose(node):
             made = _Origin(first.stored, first.direct, not first.transposed)
         else:
             largest = max(known, key=lambda source: source.stored.type.elements)
             made = _Origin(largest.stored, False, largest.transposed)
         self._of.update(dict.fromkeys((v for v in node.outputs if v is not None), made))
+
+    def _note(self, value: Value | None, reader: Node | None) -> None:
+        origin = None if value is None else self._of.get(value)
+        if origin is not None and origin.direct:
+            self._readers.setdefault(origin.stored, set()).add(reader)
+
+    def readers(self, stored: Value) -> Collection[Node | None]:
+        """The nodes that read a stored tensor, as it is or transposed; None where the graph returns it."""
+        return self._readers.get(stored, ())
 
     def values(self) -> frozenset[Value]:
         """All that is stored or computed from stored tensors alone."""
@@ -225,6 +245,10 @@ class _Origins:
         if weight.type.rank != 2 or (node.op.name == "gather" and node.attributes["axis"] != 0):
             return None
         return origin
+
+
+def _is_transpose(node: Node) -> bool:
+    return node.op.name == "transpose" and node.attributes["perm"] == (1, 0)
 
 
 def end_of(

@@ -10,6 +10,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.adapters.merge import can_merge
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 FILES = ("adapters", "adapters_script")
@@ -369,3 +370,49 @@ def test_modules_within_containers_that_are_called_have_the_names_that_pytorch_g
     g.output("y", h)
     model = df.lora(df.Model(g.build(), aliases=aliases), targets=["layers.0.fc", "fc", "head.2"])
     assert [adapter.path for adapter in model.adapters] == ["layers.0.fc", "layers.1.fc", "head.2"]
+
+
+@pytest.mark.parametrize("how", ["added", "scaled", "returned", "multiplied"])
+def test_a_weight_that_something_else_reads_too_is_not_merged(how):
+    """It would change with the layer."""
+    g = df.GraphBuilder("shared")
+    x, w = g.input("x", df.float32, (4, 4)), g.parameter("w", np.eye(4, dtype=np.float32))
+    y = ops.matmul(x, w)
+    other = {
+        "added": lambda: ops.add(x, w),
+        "scaled": lambda: ops.matmul(x, ops.mul(w, 0.5)),
+        "returned": lambda: ops.transpose(w, perm=(1, 0)),
+        "multiplied": lambda: ops.matmul(w, x),
+    }[how]
+    g.output("y", y)
+    g.output("other", other())
+    base = df.Model(g.build())
+    model = df.lora(base, targets="*")
+    assert not can_merge(model)
+    with pytest.raises(df.ModelError, match=r"other nodes read its weight 'w' too|computes its weight"):
+        df.merge_lora(model)
+    given = {"x": np.arange(16, dtype=np.float32).reshape(4, 4) / 16}
+    if how == "scaled":  # one of its products has another weight: neither quantized nor with one magnitude
+        with pytest.raises(df.InputError, match="no product with a stored float32 weight"):
+            df.quantize(base, bits=8)
+        with pytest.raises(df.ModelError, match="computes its weight"):
+            df.lora(base, targets="*", dora=True)
+    else:
+        small = df.quantize(base, bits=8)
+        np.testing.assert_allclose(small(given)["other"], base(given)["other"], atol=1e-6)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_rows_of_zeros_and_weights_without_elements_have_adapters(dora):
+    g = df.GraphBuilder("zeros")
+    x, w = g.input("x", df.float32, (2, 4)), np.eye(4, 5, dtype=np.float32)  # the last output is 0
+    g.output("y", ops.matmul(x, g.parameter("w", w)))
+    g.output("outer", ops.matmul(ops.reshape(x, shape=(8, 1)), g.constant(np.full((1, 1), 2, np.float32))))
+    g.output("none", ops.matmul(ops.slice(x, starts=(0, 0), stops=(2, 0), steps=(1, 1)), g.parameter("empty", w[:0])))
+    base = df.Model(g.build())
+    given = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
+    model = df.lora(base, targets="*", dora=dora)
+    merged = df.merge_lora(model)
+    for found in (model(given), merged(given)):
+        for name, array in base(given).items():
+            np.testing.assert_allclose(found[name], array, atol=1e-6)

@@ -6,6 +6,8 @@
     python -m tests.fuzz second --count 20000
     python -m tests.fuzz training --count 20000
     python -m tests.fuzz saved --count 20000
+    python -m tests.fuzz adapters --count 20000
+    python -m tests.fuzz storage --count 20000
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 --jobs 2 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
@@ -24,6 +26,8 @@ Who calls whom::
         second     case -> that vjp -> its own vjp against differences -> outcome        (gradients)
         training   case -> the same graph's inputs as parameters -> what a step makes of them -> outcome
         saved      case -> the same graph as a file -> read again, and by onnxruntime -> outcome  (referee)
+        adapters   case -> that or layers with adapters -> merged, saved, differentiated -> outcome  (layered, referee)
+        storage    case -> as training, with 16 bits -> masters and parameters after a step -> outcome  (training)
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
       coverage     atheris over the wire format, the reader and runs, in processes of its own  (files, mutations)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .campaign import SHARE, Report, campaign, print_progress
 
-TARGETS = ("files", "graphs", "gradients", "second", "training", "saved", "plans", "sizes")
+TARGETS = ("files", "graphs", "gradients", "second", "training", "saved", "plans", "sizes", "adapters", "storage")
 
 
 def main() -> int:

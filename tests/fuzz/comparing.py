@@ -36,8 +36,9 @@ DIFFERENCES = {
 COMMON = re.compile("batch_norm_train|layer_norm|(lstm|gru|rnn)(_grad)?")
 # Algorithms of convolutions multiply what isn't finite by zeros of paddings and transforms: NaN spreads to neighbours.
 # Gradients of what isn't finite are infinite or NaN, as the order of their factors has it.
-SPREADING = re.compile("conv|conv_(relu|clip|add_relu|relu_max_pool)|.*_grad(_.*)?|softmax_cross_entropy")
+SPREADING = re.compile("conv|conv_(relu|clip|add_relu|relu_max_pool)|.*_grad(_.*)?|softmax_cross_entropy|matmul_blocks")
 MARGIN = 30.0  # times the error that noise caused
+MARGIN_OF_ROUNDING = 6.0  # where noise has the size of the largest rounding itself
 
 
 def evaluate_noisy(
@@ -100,13 +101,14 @@ def differences(found: Results, expected: Results) -> list[str]:
     return [name for name, array in expected.items() if _far(found[name], array, 0.0).any()]
 
 
-def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
+def wrong(graph: df.Graph, feeds: Results, found: Results, rounding: float = 0.0) -> str:
     """What is wrong with results and not explained by rounding, or nothing.
 
     Args:
         graph: bound.
         feeds: what the results were computed from.
         found: arrays by output name, of the declared dtypes.
+        rounding: the largest relative error with which values of float32 are stored, where that is more than its own.
     """
     random = np.random.default_rng(0)
     affected: set[str] = set()
@@ -118,16 +120,19 @@ def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
     if "float4_e2m1fn" in dtypes:
         return ""  # one rounding is up to half of a value there: no error can be distinguished from rounding
     noise = NOISE * (1 if dtypes <= {"float32", "float64"} else 2.0**13 if "float16" in dtypes else 2.0**16)
+    margin = MARGIN
+    if rounding:
+        noise, margin = noise + rounding, MARGIN_OF_ROUNDING
     moved = [evaluate_noisy(graph, feeds, random, noise) for _ in range(ROUNDS)]
     for name in suspects:
-        allowance = MARGIN * _noise_error(exact[name], [m[name] for m in moved])
+        allowance = margin * _noise_error(exact[name], [m[name] for m in moved])
         if allowance is None or not np.isfinite(allowance):
             continue
         bad = _far(found[name], exact[name], float(allowance))
         for _ in range(
             ROUNDS if bad.any() else 0
         ):  # a step of floor or a comparison that rounding falls to another side of
-            other = evaluate_noisy(graph, feeds, random, MARGIN * noise, absolute=True)[name]
+            other = evaluate_noisy(graph, feeds, random, margin * noise, absolute=True)[name]
             bad &= _far(found[name], other, float(allowance))
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random as standard
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,15 +99,24 @@ def differences(
     feeds: Mapping[str, Array],
     seeds: Mapping[str, Array],
     arrays: np.random.Generator,
+    wrt: Sequence[str] | None = None,
 ) -> str:
     """How the vjp differs from central differences along a random direction, both in float64; or nothing.
 
     Where differences of several lengths or to both sides don't agree, the function has a kink or a jump there, or bends
     much, and they say nothing.
+
+    Args:
+        graph: of float outputs.
+        joint: it with its vjp.
+        feeds: of its inputs.
+        seeds: cotangents of its outputs.
+        arrays: gives the direction.
+        wrt: names of inputs to which it belongs; all of float32 by default.
     """
     exact = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in feeds.items()}
     given = {**exact, **{n: a.astype(np.float64) for n, a in seeds.items()}}
-    names = [n for n, a in exact.items() if feeds[n].dtype == np.float32]
+    names = [n for n in exact if feeds[n].dtype == np.float32] if wrt is None else [*wrt]
     direction = {n: arrays.standard_normal(exact[n].shape) for n in names}
 
     def moved(by: float) -> float:

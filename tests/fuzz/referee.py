@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import select
 import struct
@@ -40,7 +41,7 @@ class Referee:
             if select.select([self.process.stdout], [], [], SECONDS)[0]:
                 found: dict[str, Array] | None = _receive(self.process.stdout)
                 return found
-        except (OSError, EOFError):
+        except (OSError, EOFError, MemoryError, OverflowError, pickle.UnpicklingError):
             pass
         self.close()
         return None
@@ -90,6 +91,8 @@ def _serve() -> None:
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not stand among the answers
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     while True:
@@ -102,7 +105,7 @@ def _serve() -> None:
             session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             names = [output.name for output in session.get_outputs()]
             found = dict(zip(names, session.run(None, feeds), strict=True))
-        _send(sys.stdout.buffer, found)
+        _send(answers, found)
 
 
 if __name__ == "__main__":

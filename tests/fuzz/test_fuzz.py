@@ -12,7 +12,7 @@ import pytest
 import dataflow as df
 from tests.kit_samples import EVERY_VARIANT
 
-from . import files, gradients, graphs, plans, saved, second, sizes, training
+from . import adapters, files, gradients, graphs, plans, saved, second, sizes, storage, training
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -44,9 +44,15 @@ def test_gradients_of_random_graphs_agree_with_differences():
 
 @pytest.mark.parametrize(
     ("name", "target", "count"),
-    [("second", second.target, 8), ("training", training.target, 12), ("saved", saved.target, 25)],
+    [
+        ("second", second.target, 8),
+        ("training", training.target, 12),
+        ("saved", saved.target, 25),
+        ("adapters", adapters.target, 24),
+        ("storage", storage.target, 16),
+    ],
 )
-def test_random_graphs_are_differentiated_again_trained_and_saved(name, target, count):
+def test_random_graphs_are_differentiated_again_trained_saved_and_adapted(name, target, count):
     report = campaign(name, target, 3, range(count * (10 if EVERY_VARIANT else 1)))
     assert report.counts["ran"] >= count // 2
     assert not report.findings

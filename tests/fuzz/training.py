@@ -72,7 +72,7 @@ def with_loss(graph: df.Graph, feeds: Mapping[str, Array]) -> df.Graph | None:
     }
     for value in graph.inputs:
         trainable = value.type.dtype == df.float32 and value.type.elements > 0
-        stored[value] = Initializer(feeds[value.name], "parameter" if trainable else "constant", trainable)
+        stored[value] = Initializer(np.asarray(feeds[value.name]), "parameter" if trainable else "constant", trainable)
     if not any(data.trainable for data in stored.values()):
         return None
     g = df.GraphBuilder("trained")

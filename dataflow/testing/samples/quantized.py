@@ -167,6 +167,7 @@ def _blocks() -> list[Sample]:
     shapes: tuple[tuple[tuple[int, ...], int, int, int], ...] = (  # of a but for its columns, rows, size, block
         ((1,), 5, 32, 32), ((2, 2), 9, 70, 16), ((4,), 33, 256, 64), ((7,), 3, 17, 16), ((3, 5), 40, 96, 32),
         ((37,), 50, 400, 128), ((65,), 34, 530, 32), ((2, 0), 4, 32, 32), ((1,), 1, 1, 16), ((5,), 70, 1000, 256),
+        ((18,), 5, 1, 16),
     )  # fmt: skip
     for index, (lead, count, size, block) in enumerate(shapes):
         for bits in (4, 8):

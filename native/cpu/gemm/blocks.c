@@ -31,12 +31,12 @@ DF_BLOCKS_INLINE void pack_across(float *out, const df_block_weight *w, int64_t 
                 j < columns ? df_block_load(w, n + step, p + j, bits) : vec_zero());
 }
 
-void DF_NAME(df_blocks_pack)(float *out, const df_block_weight *w, int64_t at, int32_t across,
-                             int64_t columns, int64_t width, int64_t k) {
+void DF_NAME(df_blocks_pack)(float *out, const df_block_weight *w, int64_t at, int64_t columns,
+                             int64_t width, int64_t k) {
   const int64_t n = at / w->size, p = at % w->size;
-  if (across && w->bits == 4)
+  if (w->across && w->bits == 4)
     pack_across(out, w, n, p, columns, width, k, 4);
-  else if (across)
+  else if (w->across)
     pack_across(out, w, n, p, columns, width, k, 8);
   else if (w->bits == 4)
     pack_down(out, w, n, p, columns, width, k, 4);

@@ -20,6 +20,7 @@ typedef struct df_block_weight {
   int64_t count;        /* blocks of a row */
   int64_t row, zero_row;
   int32_t bits, shift; /* 4 or 8; a block has 1 << shift elements, 16 or more */
+  int32_t across;      /* the columns of a step lie together, else the steps of a column */
 } df_block_weight;
 
 /* The zero point of block |index| of row |n|. */
@@ -81,9 +82,8 @@ DF_BLOCKS_INLINE df_vec df_block_load(const df_block_weight *w, int64_t n, int64
 }
 
 /* Makes a panel as df_pack_panel does: |columns| columns, zeros up to |width|, |k| steps. The first
- * element is number |at| of the weight's; the steps of a column lie together, or with |across| the
- * columns of a step. */
-void DF_NAME(df_blocks_pack)(float *out, const df_block_weight *w, int64_t at, int32_t across,
-                             int64_t columns, int64_t width, int64_t k);
+ * element is number |at| of the weight's. */
+void DF_NAME(df_blocks_pack)(float *out, const df_block_weight *w, int64_t at, int64_t columns,
+                             int64_t width, int64_t k);
 
 #endif

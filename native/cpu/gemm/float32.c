@@ -76,8 +76,7 @@ static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t
     return; /* where there are no steps b may have no memory */
   if (g->blocks) {
     DF_NAME(df_blocks_pack)
-    (to + p * width, g->blocks, g->b_at + p * g->b_row + j * g->b_col, g->b_col == 1, columns,
-     width, end - p);
+    (to + p * width, g->blocks, g->b_at + p * g->b_row + j * g->b_col, columns, width, end - p);
     return;
   }
   const void *from = df_gemm_b(g, p * g->b_row + j * g->b_col);

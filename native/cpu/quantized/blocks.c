@@ -98,7 +98,8 @@ static df_status run(const df_call *call) {
                           .row = count * b->shape[2],
                           .zero_row = zero ? zero->shape[1] : 0,
                           .bits = (int32_t)df_attr_int(call, DF_MATMUL_BLOCKS_BITS),
-                          .shift = log2_of(df_attr_int(call, DF_MATMUL_BLOCKS_BLOCK))},
+                          .shift = log2_of(df_attr_int(call, DF_MATMUL_BLOCKS_BLOCK)),
+                          .across = transposed},
                .workspace = call->workspace};
   const df_product_sizes *p = &c.p;
   c.gemm = (df_gemm){.c = y->data,
