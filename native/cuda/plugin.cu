@@ -135,7 +135,7 @@ struct found_plugin {
 static df_device device_of(const found_plugin &found, df_card *card) {
   df_device device{};
   device.struct_size = sizeof device;
-  device.flags = DF_ASYNCHRONOUS | DF_PEERS;
+  device.flags = DF_ASYNCHRONOUS | DF_BODIES | DF_PEERS;
   device.name = "cuda";
   device.alignment = 256;
   device.alloc = cuda_alloc;

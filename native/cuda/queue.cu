@@ -1,6 +1,7 @@
 /* queue.cu: copies and waiting. Data from the host goes through pinned memory, in two halves, so
  * that the caller can go on while the card still copies; data to the host is handed over when the
  * queue is waited for. */
+#include "decision.h"
 #include "queue.h"
 
 #include <algorithm>
@@ -286,14 +287,19 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
 
 /* What a kernel noted, in words. */
 static df_status tell_fault(df_queue *queue, df_prepared_segment *segment, const df_fault &fault,
-                            df_error *error) {
+                            const char *kernel, df_error *error) {
   queue->failed = segment;
   if (error) {
     error->code = fault.code;
     error->step = fault.step;
-    snprintf(error->text, sizeof error->text, "kernel '%s': %lld is out of range for size %lld",
-             df_segment_kernel(segment, fault.step), static_cast<long long>(fault.value),
-             static_cast<long long>(fault.limit));
+    if (fault.limit == DF_LOOP_LIMIT)
+      snprintf(error->text, sizeof error->text,
+               "the loop makes more than %lld iterations; raise max_iterations, or correct its "
+               "condition",
+               static_cast<long long>(fault.value));
+    else
+      snprintf(error->text, sizeof error->text, "kernel '%s': %lld is out of range for size %lld",
+               kernel, static_cast<long long>(fault.value), static_cast<long long>(fault.limit));
   }
   return fault.code;
 }
@@ -315,9 +321,10 @@ df_status df_queue_sync(df_queue *queue, df_error *error) {
   for (df_prepared_segment *segment : queue->ran) {
     if (waited)
       break;
-    const df_fault fault = df_segment_take_fault(queue, segment);
+    const char *kernel = nullptr;
+    const df_fault fault = df_segment_take_fault(queue, segment, &kernel);
     if (fault.code && !status)
-      status = tell_fault(queue, segment, fault, error);
+      status = tell_fault(queue, segment, fault, kernel, error);
   }
   queue->ran.clear();
   return status;

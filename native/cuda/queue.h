@@ -99,10 +99,9 @@ df_status df_segment_elapsed(df_queue *queue, df_prepared_segment *prepared, int
                              df_error *error);
 /* Lets the fault record of the segment come down. */
 cudaError_t df_segment_fetch_fault(df_queue *queue, df_prepared_segment *prepared);
-/* The first fault of the segment's runs since the last call, when they are done; its code is 0 when
- * there was none. */
-df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *prepared);
-const char *df_segment_kernel(const df_prepared_segment *prepared, int32_t step);
+/* The first fault of the segment's runs since the last call, when they are done, and the name of
+ * the kernel; its code is 0 when there was none. */
+df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *prepared, const char **kernel);
 
 /* The host's table, from df_plugin_entry. */
 extern const df_host *df_cuda_host;

@@ -1,18 +1,17 @@
 /* segment.cu: segments on a stream. The host's executor launches the kernels. The first run is
  * plain, so that the driver loads what it needs; the second one is captured, and from then on one
  * call replays the graph. Where a capture fails the session goes on without graphs. */
-#include "queue.h"
+#include "bodies.h"
+#include "decision.h"
 
+#include <algorithm>
 #include <new>
 #include <vector>
 
 struct df_prepared_segment {
-  void *host; /* the executor's */
-  const df_segment *segment;
+  df_stretches stretches;
   cudaGraphExec_t graph;
-  df_fault *fault; /* on the card: the first one since one was last reported */
-  df_fault *down;  /* pinned: what of it has come down */
-  int64_t calls;   /* of kernels in one run */
+  int64_t calls; /* of kernels in one run; of a body in a graph as if it ran once */
   int32_t runs;
   bool capturable;
   cudaEvent_t began, ended;   /* around its kernels, once somebody asked for times */
@@ -21,26 +20,28 @@ struct df_prepared_segment {
   std::vector<void *> seen;   /* their addresses in the last run; what a graph was made for */
 };
 
-/* The lowest byte of struct_size is set by a call of its own: memory on the host from which all
- * came would have to stay as it is until the stream gets there. */
-static cudaError_t clear_fault(df_queue *queue, df_prepared_segment *p) {
-  static_assert(sizeof *p->fault < 256, "the size is one byte");
-  *p->down = df_fault{};
-  const cudaError_t status = cudaMemsetAsync(p->fault, 0, sizeof *p->fault, queue->stream);
-  return status ? status : cudaMemsetAsync(p->fault, sizeof *p->fault, 1, queue->stream);
+cudaError_t df_segment_fetch_fault(df_queue *, df_prepared_segment *p) {
+  return df_stretches_fetch(&p->stretches);
 }
 
-cudaError_t df_segment_fetch_fault(df_queue *queue, df_prepared_segment *p) {
-  return df_small_add(queue, p->down, p->fault, sizeof *p->fault);
-}
+/* A loop of fixed length is as many nodes of a graph as it makes calls: more than so many would
+ * take longer to make, and more memory, than they spare. */
+enum { MOST_NODES = 1 << 14 };
 
-static bool is_capturable(const df_segment *segment) {
-  for (int32_t i = 0; i < segment->n_steps; i++) {
+/* Calls of a segment in a graph; more than MOST_NODES where it can't be one. */
+static int64_t count_nodes(const df_segment *segment) {
+  int64_t count = 0;
+  for (int32_t i = 0; i < segment->n_steps && count <= MOST_NODES; i++) {
     const df_step *step = segment->steps[i];
-    if (step->body ? !is_capturable(step->body->segment) : !step->kernel->capturable)
-      return false;
+    if (!step->body)
+      count += step->kernel->capturable ? 1 : MOST_NODES + 1;
+    else if (step->body->kind != DF_REPEAT)
+      count += DF_CONDITIONAL_NODES ? count_nodes(step->body->segment) : MOST_NODES + 1;
+    else
+      count += std::min(step->body->iterations, int64_t{MOST_NODES + 1}) *
+               count_nodes(step->body->segment);
   }
-  return true;
+  return count;
 }
 
 static void gather_slots(const df_segment *segment, std::vector<int32_t> *out) {
@@ -60,20 +61,12 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
   df_prepared_segment *p = new (std::nothrow) df_prepared_segment{};
   if (!p)
     return df_cuda_fail(queue, cudaErrorMemoryAllocation, "preparing a segment", error);
-  p->segment = segment;
-  p->capturable = is_capturable(segment);
+  p->capturable = count_nodes(segment) <= MOST_NODES;
   gather_slots(segment, &p->slots);
   df_on_card card(queue->card);
-  cudaError_t status = card.status;
-  if (!status)
-    status = cudaMalloc(reinterpret_cast<void **>(&p->fault), sizeof *p->fault);
-  if (!status)
-    status = cudaMallocHost(reinterpret_cast<void **>(&p->down), sizeof *p->down);
-  if (!status)
-    status = clear_fault(queue, p);
-  df_status code = df_cuda_fail(queue, status, "preparing a segment", error);
+  df_status code = df_cuda_fail(queue, card.status, "preparing a segment", error);
   if (!code)
-    code = df_cuda_host->segment_prepare(queue, segment, &p->host, error);
+    code = df_stretches_open(queue, segment, &p->stretches, error);
   if (code) {
     df_segment_close(queue, p);
     return code;
@@ -95,10 +88,7 @@ void df_segment_close(df_queue *queue, df_prepared_segment *p) {
     cudaEventDestroy(p->began);
   if (p->ended)
     cudaEventDestroy(p->ended);
-  if (p->host)
-    df_cuda_host->segment_release(queue, p->host);
-  cudaFree(p->fault);
-  cudaFreeHost(p->down);
+  df_stretches_close(&p->stretches);
   delete p;
 }
 
@@ -115,14 +105,12 @@ static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run,
                      df_error *error) {
   df_run own;
   df_take(&own, sizeof own, run);
-  own.stream = queue->stream;
-  own.fault = p->fault;
   own.calls = &p->calls;
   p->calls = 0;
   df_status status =
       df_cuda_fail(queue, mark(queue, p->began, recording), "beginning a segment", error);
   if (!status)
-    status = df_cuda_host->segment_run(queue, p->host, &own, error);
+    status = df_stretches_put(&p->stretches, &own, recording, error);
   if (!status)
     status = df_cuda_fail(queue, mark(queue, p->ended, recording), "ending a segment", error);
   return status;
@@ -150,18 +138,20 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   return status;
 }
 
-/* Makes a graph of the segment, or says why this session goes on without graphs: nothing ran, so
+/* Makes a graph of the segment, or says why it, or this session, goes on without: nothing ran, so
  * the kernels can still be launched one by one. A card that failed will say so again. */
 static void try_record(df_queue *queue, df_prepared_segment *p, const df_run *run) {
   df_error reason{};
   if (!record(queue, p, run, &reason))
     return;
   cudaGetLastError(); /* the capture's, after that of the call that failed in it */
-  queue->capture = false;
+  const bool decides = p->stretches.side != nullptr;
+  (decides ? p->capturable : queue->capture) = false; /* others may well have no bodies */
   queue->broken = cudaSuccess;
-  char text[sizeof reason.text + 80];
-  snprintf(text, sizeof text, "a CUDA graph can't be made, so kernels are launched one by one: %s",
-           reason.text);
+  char text[sizeof reason.text + 120];
+  snprintf(text, sizeof text,
+           "a CUDA graph can't be made%s, so kernels are launched one by one: %s",
+           decides ? " of branches and loops" : "", reason.text);
   df_cuda_host->log(30, text);
 }
 
@@ -196,7 +186,7 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   else if (!status)
     status = put(queue, p, run, false, error);
   if (status) {
-    clear_fault(queue, p); /* what the part of it that ran noted */
+    df_stretches_clear(&p->stretches); /* what the part of it that ran noted */
     return status;
   }
   p->timed = p->began && p->ended;
@@ -232,15 +222,9 @@ df_status df_segment_elapsed(df_queue *queue, df_prepared_segment *p, int64_t *n
   return df_cuda_fail(queue, made, "making events", error);
 }
 
-df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *p) {
-  const df_fault found = *p->down;
+df_fault df_segment_take_fault(df_queue *, df_prepared_segment *p, const char **kernel) {
+  const df_fault found = df_stretches_fault(&p->stretches, kernel);
   if (found.code)
-    clear_fault(queue, p);
+    df_stretches_clear(&p->stretches);
   return found;
-}
-
-const char *df_segment_kernel(const df_prepared_segment *p, int32_t step) {
-  if (step < 0 || step >= p->segment->n_steps || !p->segment->steps[step]->kernel)
-    return "?";
-  return p->segment->steps[step]->kernel->name;
 }

@@ -57,7 +57,7 @@ class StandIn:
 
     def fail(self, what, name="", skip=0):
         """Lets the next launch, kernel, allocation, ... fail, after ``skip`` that succeed; "" undoes all."""
-        kinds = ("", "launch", "kernel", "allocation", "begin", "end", "instantiate")
+        kinds = ("", "launch", "kernel", "allocation", "begin", "end", "instantiate", "conditional")
         self._library.standin_fail(kinds.index(what), name.encode(), skip)
 
     def refuse(self, *precisions):

@@ -14,15 +14,16 @@ from tests.cuda.building import ROOT, standin_library
 
 TABLE = Path(__file__).parent / "launching.txt"
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?(\w+)\(")
-# Kernels for precisions below float32, in which samples don't run; tests/cuda/test_attention.py compares them.
-BELOW_FLOAT32 = {"attend_by_fragments", "attend_grad_by_fragments", "prepack"}
+# Kernels for precisions below float32, in which samples don't run; tests/cuda/test_attention.py compares them. And the
+# one that decides about the bodies of nodes that are no kernels; tests/cuda/test_bodies.py has these.
+BESIDE_SAMPLES = {"attend_by_fragments", "attend_grad_by_fragments", "prepack", "decide"}
 
 
 def named():
     """The kernels of the sources that samples launch."""
     found = {name for path in (ROOT / "native/cuda").rglob("*.[ch]*") for name in KERNEL.findall(path.read_text())}
-    assert found >= BELOW_FLOAT32
-    return found - BELOW_FLOAT32
+    assert found >= BESIDE_SAMPLES
+    return found - BESIDE_SAMPLES
 
 
 def read_table():

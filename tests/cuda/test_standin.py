@@ -71,6 +71,10 @@ def undefined(standin, tmp_path_factory):
         ("waits_in_a_capture", "not allowed in a thread that captures: waiting for a stream"),
         ("copies_pageable_memory_in_a_capture", "not allowed in a thread that captures: a copy of memory that isn't"),
         ("uses_another_stream_in_a_capture", "not allowed in a thread that captures: work for another stream"),
+        ("adds_a_node_that_waits_for_nothing", "a node doesn't wait for what was captured before it"),
+        ("goes_on_beside_a_node", "work doesn't wait for a node that was added"),
+        ("sets_a_condition_outside_of_its_graph", "the condition isn't one of the graph that runs"),
+        ("times_a_body", "not allowed in the body of a conditional node: an event"),
     ],
 )
 def test_a_violation_ends_the_process(name, text, violations):
@@ -98,6 +102,10 @@ OK, LARGE, FOREIGN = "no error", "invalid argument", "invalid resource handle"
         ("writes_memory_of_a_peer", [f"launch: {OK}", f"wait: {OK}"]),
         ("reads_what_another_block_left", [f"launch: {OK}", "0 c7c7c7c7"]),
         ("wants_more_blocks_than_a_grid_has", ["launch: invalid configuration argument"]),
+        (
+            "has_conditions_without_nodes_and_nodes_without_conditions",
+            [f"node: {OK}", f"node: {LARGE}", f"end: {OK}", f"instantiate: {LARGE}"],
+        ),
         ("reads_a_copy_before_it_waits", [f"launch: {OK}", "ffffffff 1010101"]),
     ],
 )

@@ -255,8 +255,17 @@ enum {
   cudaEventDisableTiming = 2,
   cudaEventRecordDefault = 0,
   cudaEventRecordExternal = 1,
-  cudaEnableDefault = 0
+  cudaEnableDefault = 0,
+  cudaGraphCondAssignDefault = 1,
+  cudaStreamSetCaptureDependencies = 1
 };
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2
+};
+enum cudaGraphNodeType { cudaGraphNodeTypeConditional = 13 };
+enum cudaGraphConditionalNodeType { cudaGraphCondTypeIf = 0, cudaGraphCondTypeWhile = 1 };
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
   cudaDriverEntryPointSymbolNotFound = 1
@@ -274,7 +283,22 @@ struct cudaPointerAttributes {
 typedef struct standin_stream *cudaStream_t;
 typedef struct standin_event *cudaEvent_t;
 typedef struct standin_graph *cudaGraph_t;
-typedef struct standin_graph *cudaGraphExec_t;
+typedef struct standin_program *cudaGraphExec_t;
+typedef struct standin_node *cudaGraphNode_t;
+typedef unsigned long long cudaGraphConditionalHandle;
+struct cudaGraphEdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+struct cudaConditionalNodeParams {
+  cudaGraphConditionalHandle handle;
+  cudaGraphConditionalNodeType type;
+  unsigned size;
+  cudaGraph_t *phGraph_out;
+};
+struct cudaGraphNodeParams {
+  cudaGraphNodeType type;
+  cudaConditionalNodeParams conditional;
+};
 struct cudaDeviceProp {
   char name[256];
   int major, minor;
@@ -320,6 +344,23 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count);
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *nodes,
+                                                const cudaGraphEdgeData *edges, size_t count,
+                                                unsigned flags);
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                          const cudaGraphNode_t *nodes,
+                                          const cudaGraphEdgeData *edges, size_t count,
+                                          cudaStreamCaptureMode mode);
+cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *out, cudaGraph_t graph,
+                                             unsigned initial, unsigned flags);
+cudaError_t cudaGraphAddNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *nodes,
+                             const cudaGraphEdgeData *edges, size_t count,
+                             cudaGraphNodeParams *params);
+void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned value); /* in kernels */
 cudaError_t standin_allow_shared(const void *kernel, int bytes);
 template <typename F>
 static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int bytes) {

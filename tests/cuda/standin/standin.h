@@ -113,7 +113,8 @@ enum failure {
   FAIL_ALLOCATION = 3,
   FAIL_BEGIN = 4,
   FAIL_END = 5,
-  FAIL_INSTANTIATE = 6
+  FAIL_INSTANTIATE = 6,
+  FAIL_CONDITIONAL = 7
 };
 bool fails_now(failure kind, const char *name);
 /* Whether the vendor's libraries have no algorithm of this precision. */

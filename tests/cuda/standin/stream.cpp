@@ -1,27 +1,13 @@
-/* stream.cpp: streams, events, graphs, launches and copies.
+/* stream.cpp: streams, events, launches and copies.
  *
  * What is put into a stream waits there until somebody synchronizes, as late as a card might begin:
  * a host that forgets to wait reads old data. Streams and events belong to a card; what a real
  * runtime refuses since the card is another one, or only says in its documentation, is refused. */
-#include "standin.h"
+#include "stream.h"
 
 #include <chrono>
 #include <cstring>
-#include <deque>
-#include <memory>
 
-typedef std::function<void()> work;
-
-struct standin_graph {
-  std::shared_ptr<std::vector<work>> nodes; /* a launch keeps them when the graph is destroyed */
-  int card;
-  bool invalid; /* a call failed while it was captured */
-};
-struct standin_stream {
-  std::deque<work> queue;
-  std::unique_ptr<standin_graph> capturing;
-  int card;
-};
 struct standin_event {
   cudaStream_t stream = nullptr;
   int card = 0;
@@ -33,19 +19,6 @@ struct standin_event {
 
 namespace {
 
-thread_local cudaStream_t captured; /* by the calling thread */
-
-void put(cudaStream_t stream, work what) {
-  if (!stream)
-    die("the default stream is not for plugins", "give a stream");
-  if (captured && captured != stream)
-    die("not allowed in a thread that captures", "work for another stream");
-  if (stream->capturing)
-    stream->capturing->nodes->push_back(std::move(what));
-  else
-    stream->queue.push_back(std::move(what));
-}
-
 /* Works off the stream while |more| says so. */
 template <typename F> void work_off(cudaStream_t stream, F more) {
   opened memory(stream->card);
@@ -56,9 +29,6 @@ template <typename F> void work_off(cudaStream_t stream, F more) {
       next();
   }
 }
-
-/* What kernels and graphs want: the stream of the card that the thread has chosen. */
-bool is_of_card(cudaStream_t stream) { return !stream || stream->card == current_card(); }
 
 /* Notes why a call for |stream| fails; a capture of it is of no use then. */
 cudaError_t fail_in(cudaStream_t stream, cudaError_t error) {
@@ -76,8 +46,21 @@ bool is_launchable(dim3 grid, dim3 block, size_t shared) {
 
 } // namespace
 
+void put(cudaStream_t stream, work what) {
+  if (!stream)
+    die("the default stream is not for plugins", "give a stream");
+  if (captures && !stream->capturing)
+    die("not allowed in a thread that captures", "work for another stream");
+  if (stream->capturing)
+    add_to_graph(stream->capturing, std::move(what));
+  else
+    stream->queue.push_back(std::move(what));
+}
+
+bool is_of_card(cudaStream_t stream) { return !stream || stream->card == current_card(); }
+
 void forbid_in_capture(const char *what) {
-  if (captured)
+  if (captures)
     die("not allowed in a thread that captures", what);
 }
 
@@ -160,7 +143,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
   guard g(standin_lock);
-  *out = new standin_stream{{}, {}, current_card()};
+  *out = new standin_stream{{}, nullptr, current_card()};
   return cudaSuccess;
 }
 
@@ -178,68 +161,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return fail(cudaErrorStreamCaptureUnsupported);
   work_off(stream, [] { return true; });
   return sticky;
-}
-
-/* ---- Graphs --------------------------------------------------------------------------------- */
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  guard g(standin_lock);
-  if (stream->capturing || fails_now(FAIL_BEGIN, ""))
-    return fail(cudaErrorStreamCaptureUnsupported);
-  stream->capturing = std::make_unique<standin_graph>(
-      standin_graph{std::make_shared<std::vector<work>>(), stream->card, false});
-  captured = stream;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-  guard g(standin_lock);
-  captured = nullptr;
-  *graph = stream->capturing.release();
-  if (!*graph)
-    return fail(cudaErrorInvalidValue);
-  if (!(*graph)->invalid && !fails_now(FAIL_END, ""))
-    return cudaSuccess;
-  delete *graph;
-  *graph = nullptr;
-  return fail(cudaErrorStreamCaptureInvalidated);
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
-  guard g(standin_lock);
-  if (!graph)
-    return fail(cudaErrorInvalidValue);
-  if (fails_now(FAIL_INSTANTIATE, "") || !take_memory(graph->card, GRAPH))
-    return fail(cudaErrorMemoryAllocation);
-  *out = new standin_graph(*graph);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-  guard g(standin_lock);
-  if (sticky)
-    return fail(sticky);
-  if (!is_of_card(stream))
-    return fail(cudaErrorInvalidResourceHandle);
-  note_graph_launch();
-  put(stream, [nodes = graph->nodes] {
-    for (const work &node : *nodes)
-      if (!sticky)
-        node();
-  });
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
-  guard g(standin_lock);
-  all_cards()[(size_t)graph->card].taken -= GRAPH;
-  delete graph;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
 }
 
 /* ---- Events --------------------------------------------------------------------------------- */
@@ -273,6 +194,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     return fail(cudaErrorInvalidResourceHandle);
   if (external && !stream->capturing)
     return fail_in(stream, cudaErrorInvalidValue);
+  if (external && stream->capturing->is_body)
+    die("not allowed in the body of a conditional node", "an event");
   if (stream->capturing && !external)
     return cudaSuccess;
   event->stream = stream;

@@ -168,6 +168,92 @@ extern "C" void uses_another_stream_in_a_capture() {
   launch(other, 1, 0, nothing);
 }
 
+/* ---- Conditional nodes ---------------------------------------------------------------------- */
+
+__global__ static void set_condition(cudaGraphConditionalHandle handle) {
+  if (threadIdx.x == 0)
+    cudaGraphSetConditional(handle, 1);
+}
+
+struct capture_end {
+  cudaGraph_t graph;
+  const cudaGraphNode_t *nodes;
+  const cudaGraphEdgeData *edges;
+  size_t count;
+};
+
+static capture_end end_of(cudaStream_t stream) {
+  capture_end end{};
+  cudaStreamCaptureStatus status;
+  unsigned long long id;
+  cudaStreamGetCaptureInfo(stream, &status, &id, &end.graph, &end.nodes, &end.edges, &end.count);
+  return end;
+}
+
+static cudaGraphConditionalHandle handle_of(cudaStream_t stream) {
+  cudaGraphConditionalHandle handle = 0;
+  cudaGraphConditionalHandleCreate(&handle, end_of(stream).graph, 0, cudaGraphCondAssignDefault);
+  return handle;
+}
+
+/* An If behind the first |count| of |end|. */
+static cudaGraphNode_t add_if(capture_end end, cudaGraphConditionalHandle handle, size_t count,
+                              cudaGraph_t *body) {
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeConditional;
+  params.conditional = {handle, cudaGraphCondTypeIf, 1, nullptr};
+  cudaGraphNode_t node = nullptr;
+  print("node", cudaGraphAddNode(&node, end.graph, end.nodes, end.edges, count, &params));
+  *body = params.conditional.phGraph_out ? params.conditional.phGraph_out[0] : nullptr;
+  return node;
+}
+
+extern "C" void adds_a_node_that_waits_for_nothing() {
+  cudaStream_t stream = capturing();
+  cudaGraph_t body;
+  launch(stream, 1, 0, nothing);
+  add_if(end_of(stream), handle_of(stream), 0, &body);
+}
+
+extern "C" void goes_on_beside_a_node() {
+  cudaStream_t stream = capturing();
+  cudaGraph_t body;
+  add_if(end_of(stream), handle_of(stream), 0, &body);
+  launch(stream, 1, 0, nothing);
+}
+
+extern "C" void sets_a_condition_outside_of_its_graph() {
+  cudaStream_t stream = capturing(), other = stream_of(0);
+  const cudaGraphConditionalHandle handle = handle_of(stream);
+  cudaGraph_t graph;
+  cudaStreamEndCapture(stream, &graph);
+  launch(other, 1, 0, set_condition, handle);
+  cudaStreamSynchronize(other);
+}
+
+extern "C" void times_a_body() {
+  cudaStream_t stream = capturing(), side = stream_of(0);
+  cudaGraph_t body;
+  cudaEvent_t event;
+  add_if(end_of(stream), handle_of(stream), 0, &body);
+  cudaEventCreateWithFlags(&event, cudaEventDefault);
+  cudaStreamBeginCaptureToGraph(side, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal);
+  cudaEventRecordWithFlags(event, side, cudaEventRecordExternal);
+}
+
+extern "C" void has_conditions_without_nodes_and_nodes_without_conditions() {
+  cudaStream_t stream = capturing();
+  cudaGraph_t graph, body;
+  cudaGraphExec_t made;
+  const cudaGraphConditionalHandle handle = handle_of(stream);
+  cudaGraphNode_t node = add_if(end_of(stream), handle, 0, &body);
+  cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies);
+  add_if(end_of(stream), handle, 1, &body); /* again */
+  handle_of(stream);
+  print("end", cudaStreamEndCapture(stream, &graph));
+  print("instantiate", cudaGraphInstantiate(&made, graph, 0));
+}
+
 /* ---- Cards ---------------------------------------------------------------------------------- */
 
 extern "C" void uses_what_belongs_to_another_card() {
