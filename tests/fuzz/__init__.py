@@ -8,6 +8,7 @@
     python -m tests.fuzz saved --count 20000
     python -m tests.fuzz adapters --count 20000
     python -m tests.fuzz storage --count 20000
+    python -m tests.fuzz sessions --count 20000
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 --jobs 2 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
@@ -28,6 +29,7 @@ Who calls whom::
         saved      case -> the same graph as a file -> read again, and by onnxruntime -> outcome  (referee)
         adapters   case -> that or layers with adapters -> merged, saved, differentiated -> outcome  (layered, referee)
         storage    case -> as training, with 16 bits -> masters and parameters after a step -> outcome  (training)
+        sessions   case -> the same graph -> options of sessions, state, reload, threads -> outcome  (naming)
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
       coverage     atheris over the wire format, the reader and runs, in processes of its own  (files, mutations)

@@ -15,7 +15,19 @@ from pathlib import Path
 
 from .campaign import SHARE, Report, campaign, print_progress
 
-TARGETS = ("files", "graphs", "gradients", "second", "training", "saved", "plans", "sizes", "adapters", "storage")
+TARGETS = (
+    "files",
+    "graphs",
+    "gradients",
+    "second",
+    "training",
+    "saved",
+    "plans",
+    "sizes",
+    "adapters",
+    "storage",
+    "sessions",
+)
 
 
 def main() -> int:

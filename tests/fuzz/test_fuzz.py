@@ -12,7 +12,7 @@ import pytest
 import dataflow as df
 from tests.kit_samples import EVERY_VARIANT
 
-from . import adapters, files, gradients, graphs, plans, saved, second, sizes, storage, training
+from . import adapters, files, gradients, graphs, plans, saved, second, sessions, sizes, storage, training
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -50,6 +50,7 @@ def test_gradients_of_random_graphs_agree_with_differences():
         ("saved", saved.target, 25),
         ("adapters", adapters.target, 24),
         ("storage", storage.target, 16),
+        ("sessions", sessions.target, 40),
     ],
 )
 def test_random_graphs_are_differentiated_again_trained_saved_and_adapted(name, target, count):
