@@ -30,7 +30,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     """The graph with nodes of constant inputs replaced by their results.
 
     Views are not folded: they cost nothing. Parts of a constant whose elements lie apart are, since kernels that want
-    them contiguous would copy them at each run. A node stays where an operand or result is named in ``mutable`` (what
+    them contiguous would copy them at each run, and so is what is no view of the strides that its source has (a weight
+    with its axes in another order, reshaped). A node stays where an operand or result is named in ``mutable`` (what
     is trained or updated, or is another in each plan of a series), where it has effects, where its result is larger
     than twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it
     is then computed at each run.
@@ -49,7 +50,7 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
             kept.append(node)
             continue
         view = node.op.view is not None
-        folded = (not view or _lies_apart(node)) and folding.affords(node)
+        folded = (not view or _lies_apart(node) or not folding.is_view(node)) and folding.affords(node)
         if folded or view:
             folding.compute(node, kernel[0], view=not folded)
         if not folded:
@@ -86,6 +87,7 @@ class _Folding:
             if value.name not in mutable
         }
         self._views: dict[Value, tuple[Node, Kernel]] = {}  # of what is known, not computed before somebody reads it
+        self._strides: dict[Value, tuple[int, ...]] = {}  # of such views; all else is contiguous
         self._readers = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
         self._readers.update(graph.outputs.values())
         self._readers.update(v for state in graph.states for v in (state.before, state.after))
@@ -101,6 +103,17 @@ class _Folding:
         if any(v not in self._known and v not in self._views for v in inputs):
             return False
         return self._mutable.isdisjoint(v.name for v in node.outputs if v is not None)
+
+    def is_view(self, node: Node) -> bool:
+        """Whether the result of an op that may be a view is one, with the strides that its source has."""
+        return self._strides_of_result(node) is not None
+
+    def _strides_of_result(self, node: Node) -> tuple[int, ...] | None:
+        source = node.inputs[0]
+        assert source is not None
+        assert node.op.view is not None
+        found = node.op.view(node, self._strides.get(source, contiguous_strides(source.type.sizes)))
+        return None if found is None else found.strides
 
     def affords(self, node: Node) -> bool:
         """Whether the results of a node may be computed and kept; then they are counted."""
@@ -119,6 +132,9 @@ class _Folding:
         """Enters the results of a node; of a view that it is one."""
         if view:
             self._views.update({v: (node, kernel) for v in node.outputs if v is not None})
+            strides = self._strides_of_result(node)
+            if strides is not None and node.outputs[0] is not None:
+                self._strides[node.outputs[0]] = strides
         else:
             self._compute(node, kernel, stored=True)
             self._read(node)

@@ -59,3 +59,24 @@ def test_elements_of_a_weight_that_lie_apart_are_not_copied_at_each_run():
         session.reload()
         expected = np.einsum("ncij,oc->noij", x, data[:, :, 1, 1])
         np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_in_another_order_is_not_copied_at_each_run():
+    """As onnxruntime stores weights in blocks: a reshape of moved axes is no view."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((2, 3, 5, 4), dtype=np.float32)
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 15, 4, 4))
+    moved = ops.transpose(g.parameter("w", weight), perm=(0, 3, 1, 2))
+    kernel = ops.reshape(moved, shape=(8, 15, 1, 1))
+    conv = ops.conv(x, kernel, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
+    g.output("y", conv)
+    model = df.Model(g.build())
+    session = df.Session(model, devices=["cpu"])
+    x = rng.standard_normal((2, 15, 4, 4), dtype=np.float32)
+    assert "copy" not in [step.kernel.op for step in session.plan().segments[0].steps]
+    for data in (weight, -2 * weight):
+        model.parameters["w"].set(data)
+        session.reload()
+        expected = np.einsum("ncij,oc->noij", x, data.transpose(0, 3, 1, 2).reshape(8, 15))
+        np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-5, atol=1e-6)
