@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,9 +13,10 @@ from .compile import Compiled, lowered_graph, planned
 from .errors import DeviceError
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
-from .execute.run_state import KeptState
+from .execute.run_state import KeptState, growing_sizes
 from .execute.scratch import Scratch
 from .execute.series import SeriesProgram, can_move
+from .execute.shared_copies import shared_copies
 from .execute.variables import Variables
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
@@ -43,7 +44,7 @@ class Engine:
         how: which devices, and how they compile.
         graph: the user's, to which the patterns of pins refer.
         plans: how many are kept per kind of program, the least recently used going first.
-        borrows: constants that nobody can change stay where they lie, instead of being copied.
+        shares: prepacked copies are those of other engines that share; nothing is ever written to tensors.
         state: outputs that runs leave for the next, and the inputs that they become.
 
     Attributes:
@@ -65,12 +66,13 @@ class Engine:
         graph: Graph,
         *,
         plans: int,
-        borrows: bool = False,
+        shares: bool = False,
         state: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._how, self._plans, self._borrows, self._searches = how, plans, borrows, Searches()
+        self._how, self._plans, self._searches = how, plans, Searches()
         self._fixed = not is_open(graph)
         self.registry = registry_of(how.registry)
+        self._sharing = shared_copies(self.registry) if shares else None
         self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)
         pairs = RunState(MappingProxyType(dict(state)), self.devices.memories[self.placement.devices[0]])
@@ -79,7 +81,7 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        self.variables = Variables(self.devices, self._borrows)
+        self.variables = Variables(self.devices, borrows=True, sharing=self._sharing)
         self._programs: OrderedDict[Key, Program] = OrderedDict()
         self.recent: Program | None = None
         self._templates = Templates()
@@ -225,11 +227,15 @@ class Engine:
         made = self.compile(graph, mutable=mutable, owners=owners, goal=self._how.memory)
         plan, lowered = made.plan, made.lowered
         judge(lowered)
-        present = self.variables.keys | self.variables.lent(plan, made.initial)
-        reserved = {} if scratch is None else scratch.sizes
-        check_budget(plan, self.devices.available, present, reserved, self.devices.account)
-        self.variables.require(plan, lowered, made.initial, newest)
+        self._take(made, scratch, newest)
         return Program(plan, lowered, self.devices, self.variables, cap, scratch, self.state, made.segments)
+
+    def _take(self, made: Compiled, scratch: Scratch | None, newest: Callable[[str], Array | None]) -> None:
+        """Takes the memory of tensors that a program needs and nobody has yet."""
+        reserved = {} if scratch is None else scratch.sizes
+        present = self.variables.present(made.plan, made.initial)
+        check_budget(made.plan, self.devices.available, present, reserved, self.devices.account)
+        self.variables.require(made.plan, made.lowered, made.initial, newest)
 
     @property
     def makes_series(self) -> bool:
@@ -279,7 +285,7 @@ class Engine:
         scratch = scratch or self._scratch
         first_graph, last_graph, rows = graphs[0], graphs[2], dict[str, tuple[int, ...]]()
         if self.state is not None and isinstance(first_graph, Graph) and isinstance(last_graph, Graph):
-            rows = _growing(self.state.state.pairs, first_graph, last_graph)
+            rows = growing_sizes(self.state.state.pairs, first_graph, last_graph)
         made = self.compile(graphs[2], mutable=changing, owners=owners, goal=goal, reserved=rows)
         if most is not None and made.plan.peak_bytes > most:
             return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {most}"
@@ -296,10 +302,7 @@ class Engine:
         if different:
             return f"the constant {different[0]!r} depends on sizes"
         judge(made.lowered)
-        present = self.variables.keys | self.variables.lent(made.plan, made.initial)
-        reserved = {} if scratch is None else scratch.sizes
-        check_budget(made.plan, self.devices.available, present, reserved, self.devices.account)
-        self.variables.require(made.plan, made.lowered, made.initial, newest)
+        self._take(made, scratch, newest)
         return SeriesProgram(series, made.lowered, self.devices, self.variables, cap, scratch, self.state)
 
     def forget_programs(self) -> None:
@@ -315,20 +318,6 @@ class Engine:
         """Gives device memory back; nothing may be running."""
         self.forget_programs()
         self.variables.close()
-
-
-def _growing(names: Iterable[str], first: Graph, last: Graph) -> dict[str, tuple[int, ...]]:
-    """Sizes that some graphs don't reach, for outputs that are larger in the last of them along one axis alone.
-
-    Not even the last one's have no gaps then, so that all need the same copies where a kernel takes none.
-    """
-    sizes = {name: (first.outputs[name].type.sizes, last.outputs[name].type.sizes) for name in names}
-    grow = {name: [max(b - a, -1) for a, b in zip(*both, strict=True)] for name, both in sizes.items()}
-    return {
-        name: tuple([size + (by > 0) for size, by in zip(last_sizes, grow[name], strict=True)])
-        for name, (_, last_sizes) in sizes.items()
-        if sum(map(bool, grow[name])) == 1 == sum(by > 0 for by in grow[name])
-    }
 
 
 def _same(one: Initializer, *others: Initializer) -> bool:

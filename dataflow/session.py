@@ -123,7 +123,8 @@ class Session:
         self._concurrency = integer("concurrency", concurrency)
         pairs = {} if state is None else checked_pairs(self.model.graph, state)
         kept = pairs if stays(self.model.graph, pairs) else {}
-        engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True, state=kept)
+        most = integer("plans", plans, 0)
+        engine = Engine(how, self.model.graph, plans=most, shares=True, state=kept)
         self._placement, self._devices = engine.placement, engine.devices
         self._judge = FallbackJudge(fallback, engine.placement)
         self._reloading = threading.Lock()

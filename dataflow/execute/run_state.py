@@ -6,12 +6,13 @@ then its rows are as far apart as the plan says, with memory between them for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..cdevice.host_memory import array_at
+from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.lowered import RunState
 from ..ir.operand import Operand
@@ -208,3 +209,17 @@ def _over(memory: Array, operand: Operand) -> Array:
     """The elements of an operand in bytes."""
     dtype = operand.type.dtype.numpy
     return np.ndarray(operand.type.sizes, dtype, memory.data, 0, tuple(s * dtype.itemsize for s in operand.strides))
+
+
+def growing_sizes(names: Iterable[str], first: Graph, last: Graph) -> dict[str, tuple[int, ...]]:
+    """Sizes that some graphs don't reach, for outputs that are larger in the last of them along one axis alone.
+
+    Not even the last one's have no gaps then, so that all need the same copies where a kernel takes none.
+    """
+    sizes = {name: (first.outputs[name].type.sizes, last.outputs[name].type.sizes) for name in names}
+    grow = {name: [max(b - a, -1) for a, b in zip(*both, strict=True)] for name, both in sizes.items()}
+    return {
+        name: tuple([size + (by > 0) for size, by in zip(last_sizes, grow[name], strict=True)])
+        for name, (_, last_sizes) in sizes.items()
+        if sum(map(bool, grow[name])) == 1 == sum(by > 0 for by in grow[name])
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..planning.offsets import lie_apart
 from ..plugin.device import Buffer
 from .devices import Devices
 from .guarded_memory import guarded_block
+from .shared_copies import SharedCopies, SharedCopy
 
 _WORTH_A_THREAD = 1 << 21  # bytes to pack; a thread's begin and end may take milliseconds where others run
 
@@ -46,6 +47,7 @@ class _Copy:
     memory: str
     buffer: Buffer
     prepack: Prepack
+    shared: SharedCopy | None = None  # where other sessions may read it
 
 
 class Variables:
@@ -54,10 +56,11 @@ class Variables:
     Args:
         devices: the open devices.
         borrows: constants that nobody can change stay where they lie, instead of being copied.
+        sharing: prepacked copies of such constants, which others may have made; None: there are no others.
     """
 
-    def __init__(self, devices: Devices, borrows: bool = False) -> None:
-        self._devices, self._borrows = devices, borrows
+    def __init__(self, devices: Devices, borrows: bool = False, sharing: SharedCopies | None = None) -> None:
+        self._devices, self._borrows, self._sharing = devices, borrows, sharing
         self._tensors: dict[str, _Tensor] = {}
         self._copies: dict[str, _Copy] = {}
         self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
@@ -82,6 +85,7 @@ class Variables:
             if name not in self._copies:
                 wanted.setdefault(plan.arenas[prepack.source.arena].name, []).append(name)
         sources: list[tuple[Initializer, str, list[str]]] = []
+        own: dict[str, Initializer] = {}  # the data of copies that others may want
         for key, operand in plan.stored.items():
             first = initial.pop(key)
             known = self._tensors.get(key)
@@ -95,10 +99,13 @@ class Variables:
             if key in wanted:
                 on_host = known is not None and known.memory == HOST
                 now = data if known is None else Initializer(self._array(known) if on_host else self.read(key))
-                sources.append((now, key, wanted[key]))
+                names = wanted[key] if newer is not None else self._left(first, key, wanted[key], plan, own)
+                if names:
+                    sources.append((now, key, names))
             del first, data, newer
         if sources:
             self._prepack(sources, plan)
+        self._share(own)
 
     def lent(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
         """Keys of tensors that ``require`` would use where they lie."""
@@ -107,6 +114,49 @@ class Variables:
         arenas = {key: plan.arenas[o.arena] for key, o in plan.stored.items() if key not in self._tensors}
         on_host = [key for key, arena in arenas.items() if arena.memory == HOST and arena.kind == "weights"]
         return frozenset(k for k in on_host if initial[k].factor is None and can_lend(initial[k].array))
+
+    def present(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
+        """Names of persistent arenas of ``plan`` for which ``require`` would take no memory."""
+        copies = ((name, prepack, plan.arenas[prepack.source.arena].name) for name, prepack in plan.prepacks.items())
+        shared = {name for name, prepack, key in copies if self._shared(initial[key], prepack, plan) is not None}
+        return self.keys | self.lent(plan, initial) | shared
+
+    def _form(self, prepack: Prepack) -> Hashable:
+        return prepack.form, self._devices.precision, self._devices.threads
+
+    def _shared(self, data: Initializer, prepack: Prepack, plan: Plan) -> SharedCopy | None:
+        """The copy of constants on the host that another session has."""
+        if self._sharing is None or not self._shares(data, prepack, plan):
+            return None
+        return self._sharing.find(data, self._form(prepack))
+
+    def _shares(self, data: Initializer, prepack: Prepack, plan: Plan) -> bool:
+        arena = plan.arenas[prepack.operand.arena]
+        return self._borrows and arena.memory == HOST and can_lend(data.array)
+
+    def _left(
+        self, data: Initializer, key: str, names: list[str], plan: Plan, own: dict[str, Initializer]
+    ) -> list[str]:
+        """Takes the copies of ``data`` that another session has; the names of the others, in ``own`` where it may."""
+        left = []
+        for name in names:
+            prepack = plan.prepacks[name]
+            found = self._shared(data, prepack, plan)
+            if found is not None:
+                self._copies[name] = _Copy(key, HOST, found.buffer, prepack, found)
+                continue
+            left.append(name)
+            if self._shares(data, prepack, plan):
+                own[name] = data
+        return left
+
+    def _share(self, own: Mapping[str, Initializer]) -> None:
+        """Lets other sessions find the copies that were made of these data."""
+        for name, data in own.items():
+            copy = self._copies[name]
+            if self._sharing is not None:
+                shared = self._sharing.keep(data, self._form(copy.prepack), copy.buffer)
+                self._copies[name] = replace(copy, shared=shared)
 
     def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool, account: Account | None) -> _Tensor:
         arena = plan.arenas[operand.arena]

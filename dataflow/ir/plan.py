@@ -100,11 +100,13 @@ class Prepack:
         operand: where it lies, as bytes.
         source: what it is made from.
         fill: ``fill(source, prepacked)`` makes it; both are ``void *``.
+        form: a digest of the kernel and of all else that decides what ``fill`` makes of the same data.
     """
 
     operand: Operand
     source: Operand
     fill: Callable[[Any, Any], None]
+    form: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

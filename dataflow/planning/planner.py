@@ -245,7 +245,7 @@ class _Planning:
             if name not in self.prepacks:
                 size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # prepacks lie one behind another
                 operand = self.bytes_at(self.arena(name, storage.base.memory, size, "prepacks"), 0, request.bytes)
-                self.prepacks[name] = Prepack(operand, source, request.fill)
+                self.prepacks[name] = Prepack(operand, source, request.fill, digest)
             found.append(self.prepacks[name].operand)
         return found if any(found) else []
 

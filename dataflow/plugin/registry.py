@@ -22,7 +22,7 @@ from .installed import Candidate, Plugin, installed, named_apart
 from .offers import NAMED, Offers
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False, weakref_slot=True)
 class Registry:
     """All that plugins offered; given to every stage that needs it.
 

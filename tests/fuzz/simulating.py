@@ -87,7 +87,7 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
             source = inputs[request.input]
             given.append(None if copy is None else own(copy))
             if copy is not None and source is not None:
-                prepacked[str(len(prepacked))] = Prepack(given[-1], source, request.fill)
+                prepacked[str(len(prepacked))] = Prepack(given[-1], source, request.fill, "")
         workspace = None if planned.workspace is None else own(planned.workspace)
         return replace(
             planned, inputs=tuple(inputs), outputs=tuple(outputs), workspace=workspace, prepacks=tuple(given)

@@ -73,7 +73,7 @@ class Making:
         scaled: bool,
         as_ready: bool,
     ) -> None:
-        self.engine = Engine(how, model.graph, plans=PLANS, borrows=True)
+        self.engine = Engine(how, model.graph, plans=PLANS)
         self.graph = tied(model.graph_with_data(), ties)
         self.updates, self.as_ready, self.scale = updates, as_ready, 1.0
         self.frozen: frozenset[str] = frozenset()
