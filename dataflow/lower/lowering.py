@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..host.limits import poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import HOST
-from ..ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState, Stage, Storage
+from ..ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, Move, RunState, Stage, Storage
 from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
@@ -83,6 +83,7 @@ def lower(
     lasting = [s for s in graph.states if s.before not in passing]
     states += alias_states(table, lasting, _claimed(found, states))
     ends[-1] = len(table.items)
+    ends = _without_unread(table, ends, _claimed(found, states) | {base for _, base in states})
     stages = tuple(
         Stage(name, end + len(table.first), tuple(n for n in graph.outputs if n in results))
         for (name, results), end in zip(graph.stages.items(), ends, strict=False)
@@ -95,6 +96,24 @@ def lower(
 def _claimed(found: Mapping[str, Storage], states: Iterable[tuple[BaseTensor, BaseTensor]]) -> set[BaseTensor]:
     """The base tensors of results and of states."""
     return {storage.base for storage in found.values()} | {base for base, _ in states}
+
+
+def _without_unread(table: StorageTable, ends: Iterable[int], read: set[BaseTensor]) -> list[int]:
+    """Drops moves of what nobody reads, as operands that a body leaves aside; returns where stages end then.
+
+    Such bytes would be nobody's as soon as they are there, and moves that stand together may be done in any order.
+    """
+    kept: list[bool] = []
+    for item in reversed((*table.first, *table.items)):
+        kept.append(not isinstance(item, Move) or item.target.base in read)
+        if kept[-1]:
+            sources = (item.source,) if isinstance(item, Move) else item.inputs
+            read |= {storage.base for storage in sources if storage is not None}
+    kept.reverse()
+    count = len(table.first)
+    table.first = [item for item, keep in zip(table.first, kept, strict=False) if keep]
+    table.items = [item for item, keep in zip(table.items, kept[count:], strict=True) if keep]
+    return [sum(kept[count : count + end]) for end in ends]
 
 
 def lower_nodes(
@@ -154,7 +173,7 @@ def _memory_of_readers(table: StorageTable, view: Value) -> str:
     node = table.first_readers.get(view)
     while node is not None and node.op.view is not None:
         node = None if node.outputs[0] is None else table.first_readers.get(node.outputs[0])
-    return HOST if node is None else table.memory_of(table.choices[node].device)
+    return table.memory_when_unread if node is None else table.memory_of(table.choices[node].device)
 
 
 def _lower_grown(table: StorageTable, node: Node) -> None:

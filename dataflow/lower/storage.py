@@ -48,6 +48,7 @@ class StorageTable:
         grown: storage of concats of which only what is added is written.
         first_readers: the first node that reads each value.
         starting: what is lowered is of the first program of the graph.
+        memory_when_unread: where a view of stored data lies that no node reads; of a body the memory of its device.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class StorageTable:
         self.grown: Mapping[Node, Storage] = {}
         self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
         self.starting = True
+        self.memory_when_unread = HOST
         self._prefix = ""  # of the names of a body's initializers
         self._transferred: dict[tuple[BaseTensor, str], Storage] = {}
         self._copied: dict[Any, Storage] = {}  # by the elements of the source
@@ -117,6 +119,7 @@ class StorageTable:
         """The table of a body, which shares what is stored."""
         choice = self.choices[node]
         inner = StorageTable(choice.bodies[index], (choice.device,), self.registry, {})
+        inner.memory_when_unread = self.memory_of(choice.device)
         inner._prefix = f"{node.name}/{index}/" if index else f"{node.name}/"
         inner.stored, inner.data, inner._numbers, inner._sized = self.stored, self.data, self._numbers, self._sized
         return inner

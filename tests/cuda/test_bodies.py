@@ -218,3 +218,32 @@ def test_a_scan_of_more_nodes_than_a_graph_shall_have_is_launched(standin, stand
         found = session.run({"h": np.zeros(2, np.float32), "rows": np.ones((1 << 14 | 1, 2), np.float32)})["h"]
         np.testing.assert_array_equal(found, [1 << 14 | 1] * 2)
     assert standin.graph_launches == graphs
+
+
+# ---- what bodies read ---------------------------------------------------------------------------------
+
+
+def test_what_a_body_leaves_aside_is_not_transferred(cuda):
+    """Its bytes were another operand's, and the larger one was copied last."""
+    g = df.GraphBuilder("aside")
+    rows, b = g.input("rows", df.float32, (8, 1)), g.input("b", df.float32, (1,))
+    repeats = body("repeats", lambda row, b: [b], (df.float32, (1,)), (df.float32, (1,)))
+    g.output("y", ops.selu(ops.scan(rows, b, n_carries=0, n_xs=1, reverse=0, bodies=(repeats,))[0]))
+    graph = g.build()
+    feeds = {"rows": np.arange(8, dtype=np.float32).reshape(8, 1), "b": np.full(1, 3, np.float32)}
+    plan = agree(graph, cuda, [feeds] * 2).plan()
+    assert "transfer b: cpu -> cuda" in str(plan)
+    assert "transfer rows" not in str(plan)
+
+
+def test_a_view_of_stored_data_that_a_body_gives_lies_in_its_memory(cuda):
+    g = df.GraphBuilder("stored")
+    rows = g.input("rows", df.float32, (3, 2))
+
+    def stored(row):
+        kept = row.builder.constant(np.array([[4.0, 5.0]], np.float32))
+        return [ops.reshape(kept, shape=(2,)), ops.neg(row)]
+
+    made = ops.scan(rows, n_carries=0, n_xs=1, reverse=0, bodies=(body("stored", stored, (df.float32, (2,))),))
+    g.output("y", ops.add(made[0], made[1]))
+    agree(g.build(), cuda, [{"rows": np.arange(6, dtype=np.float32).reshape(3, 2)}] * 2)
