@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -319,3 +320,29 @@ def test_the_checker_rejects_ranges_that_say_something_else() -> None:
     ):
         with pytest.raises(PlanViolation, match=message):
             check_plan(ranges)
+
+
+def test_the_garbage_collector_rests_while_the_graph_of_a_first_step_is_made() -> None:
+    builder = df.GraphBuilder()
+    x = builder.input("x", "float32", (4,))
+    y = df.ops.mul(x, builder.parameter("w", np.full(4, 0.5, np.float32)))
+    for _ in range(1500):
+        y = df.ops.tanh(y)
+    builder.output("y", y)
+    counts: list[int] = []
+
+    def seen(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            counts.append(info["generation"])
+
+    given = {"x": np.ones(4, np.float32), "labels": np.zeros(4, np.float32)}
+    with df.Trainer(df.Model(builder.build()), "mse", df.optim.SGD(lr=0.1), devices=["numpy"], fuse=False) as trainer:
+        thresholds = gc.get_threshold()
+        gc.callbacks.append(seen)
+        gc.set_threshold(100, 1000, 1000)
+        try:
+            trainer.step(given)
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.callbacks.remove(seen)
+    assert len(counts) < 30, f"{len(counts)} collections"

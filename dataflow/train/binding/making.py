@@ -15,6 +15,7 @@ from ...execute.marks import last_uses
 from ...execute.program import Program
 from ...execute.scratch import Scratch
 from ...execute.series import SeriesProgram
+from ...host.garbage_collection import collection_paused
 from ...ir.graph import Graph
 from ...ir.kernel import HOST
 from ...ir.tracing import active
@@ -288,11 +289,10 @@ class Making:
     def _resolve(self, batch: Mapping[str, Array], decided: Decided, *, passing: bool = False) -> Graph:
         """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
         self.forget()  # made before it was known what changes, and where that lies
-        graph = self._joint(batch, decided, Sizes({}, types_of(batch)), True, passing=passing)
+        made = collection_paused(lambda: self._joint(batch, decided, Sizes({}, types_of(batch)), True, passing=passing))
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
-        mutable = self.trained.changed()
-        self.trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
-        return graph
+        self.trained.resolve(None if on_host else self.engine.compile(made, mutable=self.trained.changed()).lowered)
+        return made
 
     def _ready(self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Make, decided: Decided) -> Ready:
         """The program of a kind for a batch: one that is kept, a plan of a series, or one that is made."""
