@@ -239,11 +239,13 @@ class GraphBuilder:
         """
         if value.builder is not self:
             raise ModelError(f"value {value.name!r} belongs to another graph")
+        names = self._names
         if value.name != name:
-            if name in self._names:
+            if name in names:
                 raise ModelError(f"the graph has a value {name!r} already; names are unique")
-            del self._names[value.name]
-            value.name = self.unique(name)
+            del names[value.name]
+            names[name] = 0
+            value.name = name
 
     def output(self, name: str, value: Value) -> None:
         """Names ``value`` as a result of the graph."""

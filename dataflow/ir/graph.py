@@ -7,13 +7,14 @@ stand in topological order. Values and nodes compare by identity.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from ..errors import ModelError
 from ..host.quick_init import quick_init
+from .dims import Dim
 from .op import AnyOp, Attribute
 from .types import Array
 from .value import Value
@@ -132,14 +133,12 @@ class Graph:
         """Whether it has a node of one of these ops, beside those in bodies."""
         return not self.fact(_ops).isdisjoint(ops)
 
-    def values(self) -> Iterator[Value]:
+    def values(self) -> list[Value]:
         """Every value: inputs, initializers, then what nodes compute in order."""
-        yield from self.inputs
-        yield from self.initializers
+        found = [*self.inputs, *self.initializers]
         for node in self.nodes:
-            for value in node.outputs:
-                if value is not None:
-                    yield value
+            found += node.outputs  # type: ignore[arg-type]
+        return found if None not in found else [value for value in found if value is not None]
 
     def stage_stops(self) -> tuple[int, ...]:
         """For each stage how many nodes are of it or of those before: up to the last that computes one of its results.
@@ -154,6 +153,11 @@ class Graph:
             stop = max([stop, *(index.get(results[name], 0) for name in names)])
             stops.append(stop)
         return (*stops[:-1], len(self.nodes))
+
+    @property
+    def has_open_sizes(self) -> bool:
+        """Whether the type of a value has a size that isn't known; those in bodies aside."""
+        return self.fact(_has_open_sizes)
 
     @property
     def joined(self) -> bool:
@@ -238,6 +242,10 @@ class Graph:
 
 def _ops(graph: Graph) -> frozenset[AnyOp]:
     return frozenset([node.op for node in graph.nodes])
+
+
+def _has_open_sizes(graph: Graph) -> bool:
+    return any(Dim in map(type, value.type.shape) for value in graph.values())
 
 
 def _producers(graph: Graph) -> dict[Value, Node]:

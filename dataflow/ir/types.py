@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 _KNOWN: frozenset[type] = frozenset({int, Traced})  # what sizes that are known are
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object for each, also behind pickling, so that they compare by identity.
 
     Attributes:
         name: what users type, e.g. ``"float32"``.
@@ -45,6 +45,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -203,7 +206,7 @@ class TensorType:
     @property
     def nbytes(self) -> int:
         """Bytes of a bound, contiguous tensor."""
-        return self.dtype.nbytes(self.elements)
+        return self.dtype.nbytes(element_count(self.shape))
 
     @property
     def cotangent(self) -> TensorType:

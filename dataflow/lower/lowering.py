@@ -48,9 +48,9 @@ def lower(
     Raises:
         ModelError: a type isn't bound, or no device takes a node.
     """
-    for value in graph.values():
-        if not value.type.is_bound:
-            raise ModelError(f"value {value.name!r} has type {value.type}: bind its named dims first")
+    if graph.has_open_sizes:
+        value = next(value for value in graph.values() if not value.type.is_bound)
+        raise ModelError(f"value {value.name!r} has type {value.type}: bind its named dims first")
     selection = select(graph, pins, registry)
     table = StorageTable(selection, pins.devices, registry, owners)
     graph = selection.graph

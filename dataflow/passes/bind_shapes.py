@@ -135,7 +135,7 @@ def is_open(graph: Graph) -> bool:
 
 
 def _is_open(graph: Graph) -> bool:
-    if not all(value.type.is_bound for value in graph.values()):
+    if graph.has_open_sizes:
         return True
     for node in graph.nodes:
         for attribute in node.attributes.values():

@@ -25,12 +25,14 @@ def eliminate_dead_code(graph: Graph, *, extras: bool = True) -> Graph:
         *(s.after for s in graph.states),
         *(s.before for s in graph.states),
     }
+    needed.discard(None)
     kept = []
     for node in reversed(graph.nodes):
-        if node.op.effects != "host" and needed.isdisjoint(node.outputs):
+        if needed.isdisjoint(node.outputs) and node.op.effects != "host":
             continue
         needed.update(node.inputs)
-        needed.discard(None)
+        if None in needed:
+            needed.remove(None)
         if not extras or len(node.outputs) == 1:  # it is read, or the node would have gone
             kept.append(node)
             continue

@@ -40,9 +40,9 @@ def upcast(graph: Graph, targets: Targets) -> Graph:
 
 
 def _has_halves(graph: Graph) -> bool:
-    return any(value.type.dtype in HALVES for value in graph.values()) or any(
-        _has_halves(body) for node in graph.nodes for body in node.bodies
-    )
+    if not HALVES.isdisjoint([value.type.dtype for value in graph.values()]):
+        return True
+    return any(_has_halves(body) for node in graph.nodes if node.bodies for body in node.bodies)
 
 
 def _upcast(graph: Graph, targets: Targets) -> Graph:

@@ -98,9 +98,7 @@ def import_model(
     if importer.block_names:  # what was dequantized as a matrix is read no more
         graph = eliminate_dead_code(graph)
         aliases |= {value.name: names for value, names in importer.block_names.items()}
-    complete = all(value.type.is_bound for value in graph.values()) and not any(
-        n.op is ops.deferred for n in graph.nodes
-    )
+    complete = not graph.has_open_sizes and not graph.has(ops.deferred)
     again = None if complete else specialize
     model = Model(graph, aliases=aliases, source=source, specialize=again, metadata=record.metadata)
     for name in record.graph.maps.intersection(names) - model.maps.keys():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -102,3 +104,9 @@ def test_every_dtype_has_a_numpy_dtype_of_its_size() -> None:
 def test_contiguous_strides_are_numpys(shape: list[int]) -> None:
     array = np.zeros(shape, np.int8)
     assert contiguous_strides(tuple(shape)) == array.strides
+
+
+def test_an_element_type_is_one_object_behind_pickling_and_copying_too() -> None:
+    for one in DTYPES:
+        assert pickle.loads(pickle.dumps(one)) is one
+        assert copy.deepcopy(one) is one
