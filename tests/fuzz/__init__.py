@@ -9,6 +9,7 @@
     python -m tests.fuzz adapters --count 20000
     python -m tests.fuzz storage --count 20000
     python -m tests.fuzz sessions --count 20000
+    python -m tests.fuzz edits --count 20000
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 --jobs 2 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
@@ -30,6 +31,7 @@ Who calls whom::
         adapters   case -> that or layers with adapters -> merged, saved, differentiated -> outcome  (layered, referee)
         storage    case -> as training, with 16 bits -> masters and parameters after a step -> outcome  (training)
         sessions   case -> the same graph -> options of sessions, state, reload, threads -> outcome  (naming)
+        edits      case -> the same graph, edited -> run, saved and read again -> outcome
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
       coverage     atheris over the wire format, the reader and runs, in processes of its own  (files, mutations)

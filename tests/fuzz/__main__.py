@@ -15,19 +15,8 @@ from pathlib import Path
 
 from .campaign import SHARE, Report, campaign, print_progress
 
-TARGETS = (
-    "files",
-    "graphs",
-    "gradients",
-    "second",
-    "training",
-    "saved",
-    "plans",
-    "sizes",
-    "adapters",
-    "storage",
-    "sessions",
-)
+TARGETS = ("files", "graphs", "gradients", "second", "training", "saved", "plans", "sizes", "adapters", "storage",
+           "sessions", "edits")  # fmt: skip
 
 
 def main() -> int:

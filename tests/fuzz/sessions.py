@@ -34,6 +34,8 @@ def target(seed: int, case: int) -> Outcome:
         return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
     if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
         return Outcome("large")
+    if any(node.op.name == "keyed" for node in graph.graph.nodes):
+        return Outcome("maps")  # results that are no arrays
     names = " ".join(sorted({node.op.name for node in graph.graph.nodes}))
     options = options_of(random)
     check = random.choice((_runs, _runs, _reloads, _states, _caches, _threads))

@@ -12,7 +12,7 @@ import pytest
 import dataflow as df
 from tests.kit_samples import EVERY_VARIANT
 
-from . import adapters, files, gradients, graphs, plans, saved, second, sessions, sizes, storage, training
+from . import adapters, edits, files, gradients, graphs, plans, saved, second, sessions, sizes, storage, training
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -51,6 +51,7 @@ def test_gradients_of_random_graphs_agree_with_differences():
         ("adapters", adapters.target, 24),
         ("storage", storage.target, 16),
         ("sessions", sessions.target, 40),
+        ("edits", edits.target, 30),
     ],
 )
 def test_random_graphs_are_differentiated_again_trained_saved_and_adapted(name, target, count):
