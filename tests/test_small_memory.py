@@ -103,3 +103,18 @@ def test_state_stays_as_ever():
             session.run({"x": x})
         found.append(session.state["sum"])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_of_growing_state_get_no_copies_either():
+    """They were told of constants as if they had copies, and wrote where none are."""
+    g = df.GraphBuilder()
+    kernel, image = RANDOM.standard_normal((7, 5, 1, 1)).astype(np.float32), np.ones((2, 5, 4, 4), np.float32)
+    one = {**WINDOW, "pads": (0, 0, 0, 0)}
+    y = ops.conv(g.input("image", df.float32, image.shape), g.parameter("kernel", kernel), **one)
+    past = g.input("past", df.float32, ("rows", 4))
+    g.output("present", ops.concat(past, ops.reshape(y, shape=(56, 4)), axis=0))
+    session = df.Session(g.build(), ["cpu"], state={"present": "past"}, memory="small")
+    for _ in range(6):
+        session.run(image)
+    expected = np.einsum("oi,nihw->nohw", kernel[:, :, 0, 0], image).reshape(56, 4)
+    np.testing.assert_allclose(session.state["past"], np.tile(expected, (6, 1)), rtol=1e-5, atol=1e-6)

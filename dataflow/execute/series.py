@@ -10,7 +10,6 @@ from ..cdevice.backend import CBackend
 from ..cdevice.sequence import NativeItems
 from ..cdevice.series import SeriesCSegment
 from ..errors import LimitExceeded, OutOfMemoryError
-from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan, Segment, Transfer
 from ..ir.series import NotInSeries, Series
@@ -57,9 +56,7 @@ class SeriesBound(Bound):
 
     def _bind_items(self, table: Sequence[tuple[Any, int, int]]) -> list[Any]:
         self._table = table
-        constant = {"weights", "source"}
-        arenas = self.plan.arenas
-        constants = frozenset(i for i, a in enumerate(arenas) if a.kind in constant and a.memory == HOST)
+        constants = self.plan.constants  # what kernels were told of the plan, they are told again
         self._items: list[Any] = []
         self._segments: list[SeriesCSegment] = []
         self._transfers: list[tuple[int, Transfer, Transfer]] = []  # index, and those of the first and the last plan

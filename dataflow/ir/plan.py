@@ -210,6 +210,7 @@ class Plan:
         peak_bytes: scratch bytes in all memories.
         lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
         again: what it computes a second time to need less memory; None: nothing.
+        constants: arenas that are the same at every run and of which kernels were told so, to have prepacked copies.
     """
 
     items: tuple[Item, ...]
@@ -225,6 +226,7 @@ class Plan:
     peak_bytes: int
     lower_bound_bytes: int
     again: Again | None = None
+    constants: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "stored", "prepacks", "kept", "lifetimes", "ranges"):

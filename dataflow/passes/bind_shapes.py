@@ -102,11 +102,12 @@ def _taken(
     builder: GraphBuilder, node: Node, body: Graph, captures: Sequence[Value | None], sizes: Mapping[str, int]
 ) -> list[Value]:
     """The results of the branch that is taken, with its nodes in place of the node."""
-    new = inline(builder, body, [v for v in captures if v is not None])
+    given = [v for v in captures if v is not None]
+    new = inline(builder, body, given)
     made = [new[v] for v in body.outputs.values()]
     _check_types(node, made, sizes)
     for old, value in zip(node.outputs, made, strict=True):
-        if old is not None:
+        if old is not None and value not in given:  # what the branch hands on has a name: an input's, or a parameter's
             builder.rename(value, old.name)
     return made
 

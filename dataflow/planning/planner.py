@@ -89,6 +89,7 @@ class _Planning:
             for stored in self.lowered.stored.values()
             if stored.storage.base not in written and stored.name not in self.mutable
         }
+        self.packable = {base for base in self.constants if base.memory in self.prepacking}
         prepared = self.prepare_nodes()
         pairs = self.lowered.state.pairs
         kept = frozenset(pairs.values())
@@ -124,6 +125,7 @@ class _Planning:
             peak,
             bound,
             self.lowered.again,
+            frozenset([self.positions[base][0] for base in self.packable if base in self.positions]),
         )
 
     def prepare_nodes(self) -> dict[LoweredNode, Any]:
@@ -134,9 +136,8 @@ class _Planning:
             elif isinstance(item, Loop) and _does_work(item):
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
-        prepackable = {base for base in self.constants if base.memory in self.prepacking}
         for device, nodes in by_device.items():
-            found.update(zip(nodes, self.prepare(device, nodes, prepackable), strict=True))
+            found.update(zip(nodes, self.prepare(device, nodes, self.packable), strict=True))
         return found
 
     def arena(self, name: str, memory: str, bytes_: int, kind: str) -> int:
@@ -227,8 +228,7 @@ class _Planning:
 
     def prepackable(self, storage: Storage) -> bool:
         """True for what is the same at every run and in every iteration of a loop, in a memory with such copies."""
-        same = storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
-        return same and storage.base.memory in self.prepacking
+        return storage.base in self.packable and not storage.iteration_stride and not storage.buffer_stride
 
     def prepacked_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the prepacks lie that a node's kernel asked for; None for those of an input that is not constant."""

@@ -360,3 +360,30 @@ def test_a_branch_is_differentiated_again():
     for taken, expected in ((True, np.exp(at)), (False, -np.sin(at))):
         (found,) = evaluate(graph, {**feeds, "condition": np.array(taken)}, dtype=np.float64).values()
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_what_a_branch_hands_on_keeps_its_name_where_sizes_are_open(truth):
+    """Inputs and parameters were named as the branch's result, so that runs missed one and training lost the other."""
+
+    def branch(factor):
+        b = df.GraphBuilder("branch")
+        given, weight = b.input("given", df.float32, (4, 3)), b.input("weight", df.float32, (3, 2))
+        b.output("y", given if factor is None else df.ops.mul(given, factor))
+        b.output("w", weight)
+        return b.build()
+
+    g = df.GraphBuilder()
+    x, rows = g.input("x", df.float32, (4, 3)), g.input("rows", df.float32, ("n", 3))
+    w = g.parameter("w", np.ones((3, 2), np.float32))
+    condition = g.constant(np.array(truth))
+    y, handed = df.ops.if_(condition, x, w, bodies=(branch(None), branch(2.0)))
+    g.output("result", df.ops.matmul(df.ops.concat(rows, y, axis=0), handed))
+    model = df.Model(g.build())
+    feeds = {"x": np.full((4, 3), 0.5, np.float32), "rows": np.ones((2, 3), np.float32)}
+    joined = np.concatenate([feeds["rows"], feeds["x"] * (1 if truth else 2)])
+    np.testing.assert_allclose(df.Session(model, ["cpu"]).run(feeds)["result"], joined @ np.ones((3, 2)))
+    with df.Trainer(model, "mse", df.optim.SGD(lr=0.1), devices=["cpu"]) as trainer:
+        trainer.step({**feeds, "labels": np.zeros((6, 2), np.float32)})
+    gradient = joined.T @ (joined @ np.ones((3, 2))) * 2 / 12
+    np.testing.assert_allclose(model.parameters["w"].array, 1 - 0.1 * gradient, rtol=1e-5)
