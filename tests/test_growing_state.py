@@ -66,7 +66,7 @@ class _Copied:
 
     def run(self, fed):
         with self._patched() as patch:
-            patch.setattr(engine, "_growing", lambda *_: {})
+            patch.setattr(engine, "growing_sizes", lambda *_: {})
             return self.session.run(fed)
 
 

@@ -106,7 +106,7 @@ def test_state_stays_as_ever():
 
 
 def test_kernels_of_growing_state_get_no_copies_either():
-    """They were told of constants as if they had copies, and wrote where none are."""
+    """They were prepared as if they had copies of constants, and wrote where none are."""
     g = df.GraphBuilder()
     kernel, image = RANDOM.standard_normal((7, 5, 1, 1)).astype(np.float32), np.ones((2, 5, 4, 4), np.float32)
     one = {**WINDOW, "pads": (0, 0, 0, 0)}

@@ -56,7 +56,7 @@ class SeriesBound(Bound):
 
     def _bind_items(self, table: Sequence[tuple[Any, int, int]]) -> list[Any]:
         self._table = table
-        constants = self.plan.constants  # what kernels were told of the plan, they are told again
+        constants = self.plan.constants  # kernels know the same as of the plan
         self._items: list[Any] = []
         self._segments: list[SeriesCSegment] = []
         self._transfers: list[tuple[int, Transfer, Transfer]] = []  # index, and those of the first and the last plan

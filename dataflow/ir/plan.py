@@ -210,7 +210,7 @@ class Plan:
         peak_bytes: scratch bytes in all memories.
         lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
         again: what it computes a second time to need less memory; None: nothing.
-        constants: arenas that are the same at every run and of which kernels were told so, to have prepacked copies.
+        constants: arenas that are the same at every run and of which kernels may have prepacked copies.
     """
 
     items: tuple[Item, ...]
