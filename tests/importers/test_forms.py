@@ -31,6 +31,18 @@ WITHOUT = {
 RANDOM = {"dropout"}
 # onnxruntime takes no bfloat16 by NumPy, which are the sums that these are for.
 NOT_THERE = {"matmul_rounded"}
+# What onnxruntime says of attributes, zero points and dtypes that it doesn't take.
+REFUSED = (
+    "zero point must be a scalar", "IsScalarOr1ElementVector", "IsBQuantParamSupported", "mode_ != Cubic",
+    "Only 4-D or 5-D tensor", "can't be converted to MLDataType",
+)  # fmt: skip
+# Where it computes something else than ONNX says: integers in floating point, which saturates; a difference of
+# exponentials that cancels; positions in a scalar, which have no axis; samples at 1e30, which its indices can't hold.
+DIFFERENT = {
+    "pow-i32-8x1-i32-7", "pow-i64-8x1-i64-7", "reduce_prod-i32-5x40-axes=0", "reduce_prod-i32-5x40-axes=1",
+    "celu-f32-4x9-alpha=10000.0", "nonzero-bool-scalar-count=1",
+    *(f"grid_sample-f32-1x2x4x4-f32-1x2x3x2-padding={name}" for name in ("zeros", "border", "reflection")),
+}  # fmt: skip
 
 
 def chosen():
@@ -39,6 +51,8 @@ def chosen():
     for sample in SAMPLES:
         sizes = [int(np.prod(o.shape)) for o in sample.inputs if o is not None]
         if 0 in sizes or max(sizes, default=1) > 2000 or sample.op.name in WITHOUT | RANDOM | NOT_THERE:
+            continue
+        if sample.name in DIFFERENT:
             continue
         if sample.op is ops.bit_shift and not sample.inputs[0].dtype.name.startswith("u"):
             continue  # ONNX's are unsigned
@@ -60,7 +74,7 @@ def theirs(proto, feeds):
     try:
         return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
     except Exception as error:
-        if "zero point must be a scalar" in str(error):
+        if any(text in str(error) for text in REFUSED):
             return None
         raise
 
