@@ -19,10 +19,9 @@ from ...converters import Collector
 from ...emit import slice_axis
 from ...importer import Importer
 from ...tensor import Tensor
-from ..conv import Conv
 from ..pool import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 from ..resize import scaled_by
-from .conv import finished
+from .conv import FusedConv
 from .layout import to_channels_first, to_channels_last
 
 T = Tensor
@@ -113,18 +112,22 @@ def blocked_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    window = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "pads": pads}
     value, weight = c.value(x), _in_order(c, w)
-    y = Conv(
+    return FusedConv(
         c,
         Tensor(x.name, _padded(value, group * int(weight.type.sizes[1]))),
         Tensor(w.name, weight),
         bias,
+        z,
+        activation=activation,
+        activation_params=activation_params,
+        auto_pad=auto_pad,
+        dilations=dilations,
         group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
         strides=strides,
-        **window,
     )
-    return finished(c, y, z, activation, activation_params)
 
 
 def _padded(x: Value, channels: int) -> Any:

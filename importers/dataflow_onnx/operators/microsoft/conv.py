@@ -20,7 +20,7 @@ operator = Collector("com.microsoft")
 _PARAMETERS = {"Clip": ("alpha", "beta"), "HardSigmoid": ("alpha", "beta"), "LeakyRelu": ("alpha",)}
 
 
-def finished(c: Importer, y: Any, z: T | None, activation: str, parameters: Sequence[float]) -> Any:
+def _finished(c: Importer, y: Any, z: T | None, activation: str, parameters: Sequence[float]) -> Any:
     """A convolution's result plus ``z``, activated."""
     if z is not None:
         y = ops.add(y, c.value(z))
@@ -49,7 +49,7 @@ def FusedConv(
 ) -> Any:
     window = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "pads": pads}
     y = Conv(c, x, w, bias, group=group, strides=strides, **window)
-    return finished(c, y, z, activation, activation_params)
+    return _finished(c, y, z, activation, activation_params)
 
 
 def _nhwc(c: Importer, x: T, w: T, bias: T | None, **given: Any) -> Any:
@@ -95,7 +95,7 @@ def NhwcFusedConv(
 ) -> Any:
     window = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "pads": pads}
     y = _nhwc(c, x, w, bias, group=group, strides=strides, **window)
-    return finished(c, y, z, activation, activation_params)
+    return _finished(c, y, z, activation, activation_params)
 
 
 @operator("ConvTransposeWithDynamicPads")

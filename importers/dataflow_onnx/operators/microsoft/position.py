@@ -90,7 +90,7 @@ def MRotaryEmbedding(
     if rotary_embedding_dim not in (0, 2 * half):
         raise ModelError(f"rotary_embedding_dim is {rotary_embedding_dim}; the cache has {half} columns")
     value = heads_of(given, num_heads or width // (2 * half), "its input")
-    which = np.arange(half) * 0
+    which = np.zeros(half, np.int64)
     if mrope_layout:
         for stream in (1, 2):
             which[stream : 3 * mrope_section[stream] : 3] = stream
