@@ -24,9 +24,9 @@ from dataflow.layers.layers import layers_of
 from dataflow.passes.autodiff import vjp_graph
 
 from .comparing import evaluate_noisy, wrong
-from .findings import Finding, Outcome, allowed, finding_of
+from .findings import Outcome, different, ended_by
 from .gradients import differences, unlike
-from .graphs import MOST_ELEMENTS
+from .graphs import too_large
 from .layered import Layered, layered
 from .making import Array, Made, make_graph
 from .referee import Referee
@@ -40,8 +40,8 @@ def target(seed: int, case: int) -> Outcome:
     try:
         model, feeds = _model(random)
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
-    if any(value.type.elements > MOST_ELEMENTS for value in model.graph.values()):
+        return ended_by(error, "building")
+    if too_large(model.graph):
         return Outcome("large")
     if any(node.op.name == "keyed" for node in model.graph.nodes):
         return Outcome("maps")  # results that are no arrays
@@ -56,13 +56,12 @@ def target(seed: int, case: int) -> Outcome:
             before = model.graph_with_data()
         adapted = df.lora(model, **options)
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
-    names = " ".join(sorted({node.op.name for node in before.nodes}))
+        return ended_by(error, label)
     try:
         for kind, text in faults(model, adapted, feeds, random):
-            return Outcome("different", (Finding("different", f"{kind} | {names}", f"{label}: {text}\n{before}"),))
+            return different(kind, before, f"{label}: {text}")
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
+        return ended_by(error, label)
     return Outcome("ran")
 
 

@@ -17,8 +17,8 @@ import dataflow as df
 from dataflow.ir.graph import Graph
 
 from .comparing import evaluate_noisy, wrong
-from .findings import Finding, Outcome, allowed, finding_of
-from .graphs import MOST_ELEMENTS, made
+from .findings import Outcome, different, ended_by
+from .graphs import of_graph
 from .making import Array, Made, ops
 
 Expected = tuple[Graph, dict[str, Array]]  # what gives the results, and its inputs
@@ -27,19 +27,13 @@ FUNCTIONS: tuple[Callable[[df.Value], df.Value], ...] = (
 )  # fmt: skip
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(given: Made, random: standard.Random) -> Outcome:
     """An edit of the graph of a case; see ``campaign.Target``."""
-    try:
-        given, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
     graph = given.graph
-    if any(value.type.elements > MOST_ELEMENTS for value in graph.values()):
-        return Outcome("large")
     if any(node.op.name in ("keyed", "dropout") for node in graph.nodes):
         return Outcome("refused")  # results that are no arrays, and a file is of inference
     edit = random.choice((_replaced, _other, _frozen, _appended, _reduced, _renamed))
-    names = " ".join(sorted({node.op.name for node in graph.nodes}))
     label = edit.__name__[1:]
     try:
         model = df.Model(graph)
@@ -51,10 +45,8 @@ def target(seed: int, case: int) -> Outcome:
         edited, (expected, feeds) = found
         text = _compared(edited, expected, feeds, random)
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
-    if text:
-        return Outcome("different", (Finding("different", f"{label} | {names}", f"{label}: {text}\n{graph}"),))
-    return Outcome("ran")
+        return ended_by(error, label)
+    return different(label, graph, f"{label}: {text}") if text else Outcome("ran")
 
 
 def _compared(edited: df.Model, expected: Graph, feeds: dict[str, Array], random: standard.Random) -> str:

@@ -54,3 +54,14 @@ def finding_of(error: BaseException, doing: str) -> Finding:
     kind = "plan" if isinstance(error, PlanViolation) else "foreign"
     where = f"{type(error).__name__} at {last}" if kind == "foreign" else re.sub(r"[\d']+", "#", str(error))[:80]
     return Finding(kind, where, f"{doing}: {type(error).__name__}: {str(error)[:300]}")
+
+
+def ended_by(error: BaseException, doing: str, word: str = "refused") -> Outcome:
+    """What comes of a case that an exception ends: ``word`` where it may, else a finding."""
+    return Outcome(word) if allowed(error) else Outcome("failed", (finding_of(error, doing),))
+
+
+def different(what: str, graph: df.Graph, text: str) -> Outcome:
+    """The outcome of a graph that gives something else; those with the same ops are of one cause."""
+    names = " ".join(sorted({node.op.name for node in graph.nodes}))
+    return Outcome("different", (Finding("different", f"{what} | {names}", f"{text}\n{graph}"),))

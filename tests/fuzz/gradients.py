@@ -14,10 +14,10 @@ from dataflow.ir.graph import Node
 from dataflow.passes.autodiff import vjp_graph
 
 from .comparing import evaluate_noisy
-from .findings import Finding, Outcome, allowed, finding_of
+from .findings import Outcome, different, finding_of
 from .graphs import INSTRUCTION_SETS as INSTRUCTION_SETS
-from .graphs import made, minimized
-from .making import Array
+from .graphs import minimized, of_graph
+from .making import Array, Made
 
 STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-5  # of the size of the terms
@@ -34,13 +34,10 @@ WITHOUT = {
 }
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(made: Made, random: standard.Random) -> Outcome:
     """The gradients of the graph of a case; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
-    return check(graph.graph, graph.feeds, random)
+    return check(made.graph, made.feeds, random)
 
 
 def unlike(node: Node) -> bool:
@@ -87,8 +84,7 @@ def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) 
         return found
     text = differences(found.graph, found.joint, found.feeds, found.seeds, arrays)
     if text:
-        names = " ".join(sorted({node.op.name for node in graph.nodes}))
-        return Outcome("different", (Finding("different", f"differences | {names}", f"{text}\n{graph}"),))
+        return different("differences", graph, text)
     findings = minimized(found.joint, {**found.feeds, **found.seeds})
     return Outcome("different" if findings else "ran", tuple(findings))
 

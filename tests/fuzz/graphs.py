@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random as standard
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import dataflow as df
 from dataflow.passes.bind_shapes import bind
 from dataflow.planning.verify import check_plan
 
+from .campaign import Target
 from .comparing import wrong
-from .findings import Finding, Outcome, allowed, finding_of
+from .findings import Finding, Outcome, allowed, ended_by, finding_of
 from .making import Array, Made, make_graph
 from .naming import named
 
@@ -35,14 +36,27 @@ def made(seed: int, case: int) -> tuple[Made, standard.Random]:
     return make_graph(random), random
 
 
-def target(seed: int, case: int) -> Outcome:
+def of_graph(check: Callable[[Made, standard.Random], Outcome]) -> Target:
+    """The target that checks the graph of a case, where there is one of a size that the reference can hold."""
+
+    def target(seed: int, case: int) -> Outcome:
+        try:
+            graph, random = made(seed, case)
+        except Exception as error:
+            return ended_by(error, "building")
+        return Outcome("large") if too_large(graph.graph) else check(graph, random)
+
+    return target
+
+
+def too_large(graph: df.Graph) -> bool:
+    """Whether the reference can't hold a value."""
+    return any(value.type.elements > MOST_ELEMENTS for value in graph.values())
+
+
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """Builds the graph of a case and compares; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
-    if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
-        return Outcome("large")
     found = minimized(graph.graph, graph.feeds)
     if not found and random.random() < 0.4:
         found = check_named(graph, random)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random as standard
 import tempfile
 from pathlib import Path
 
@@ -11,26 +12,21 @@ import onnx
 import dataflow as df
 
 from .comparing import wrong
-from .findings import Finding, Outcome, allowed, finding_of
-from .graphs import MOST_ELEMENTS, made
+from .findings import Finding, Outcome, allowed, different, ended_by, finding_of
+from .graphs import of_graph
+from .making import Made
 from .referee import Referee
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """Saves the graph of a case; see ``campaign.Target``."""
-    try:
-        graph, _ = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
-    if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
-        return Outcome("large")
-    names = " ".join(sorted({node.op.name for node in graph.graph.nodes}))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
             df.save(df.Model(graph.graph), str(path))
         except Exception as error:
-            return Outcome("no form") if allowed(error) else Outcome("failed", (finding_of(error, "saving"),))
+            return ended_by(error, "saving", "no form")
         data = path.read_bytes()
         try:
             again = df.Session(df.load(str(path)), devices=["cpu"], threads=1).run(graph.feeds)
@@ -40,12 +36,13 @@ def target(seed: int, case: int) -> Outcome:
                 return Outcome("failed", (finding_of(error, "read again"),))
             text = f"{type(error).__name__}: {error}"
     if text:
-        return Outcome("different", (Finding("different", f"read again | {names}", f"{text}\n{graph.graph}"),))
+        return different("read again", graph.graph, text)
     theirs = _referee().results(data, graph.feeds)
     if theirs is None:
         return Outcome("onnxruntime refuses")
     text = wrong(graph.graph, graph.feeds, theirs)
     if text:
+        names = " ".join(sorted({node.op.name for node in graph.graph.nodes}))
         model = onnx.printer.to_text(onnx.ModelProto.FromString(data))
         return Outcome("judged", (Finding("onnxruntime", names, f"{text}\n{graph.graph}\n{model[:3000]}"),))
     return Outcome("ran")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import random as standard
 
 import numpy as np
 
-from .findings import Outcome, allowed, finding_of
+from .findings import Outcome
 from .gradients import INSTRUCTION_SETS as INSTRUCTION_SETS
 from .gradients import check, differentiated
-from .graphs import made
+from .graphs import of_graph
+from .making import Made
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """The gradients of the gradients of the graph of a case; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
     first = differentiated(graph.graph, graph.feeds, np.random.default_rng(random.getrandbits(32)))
     if isinstance(first, Outcome):
         return first

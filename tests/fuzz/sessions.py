@@ -18,34 +18,27 @@ import dataflow as df
 from dataflow.passes.bind_shapes import bind
 
 from .comparing import wrong
-from .findings import Finding, Outcome, allowed, finding_of
-from .graphs import MOST_ELEMENTS, made
+from .findings import Outcome, allowed, different, ended_by
+from .graphs import of_graph
 from .making import Array, Made, ops
 from .naming import named
 
 LIMITS = df.Limits(bytes=1 << 30, seconds=60)
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """Sessions over the graph of a case; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
-    if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
-        return Outcome("large")
     if any(node.op.name == "keyed" for node in graph.graph.nodes):
         return Outcome("maps")  # results that are no arrays
-    names = " ".join(sorted({node.op.name for node in graph.graph.nodes}))
     options = options_of(random)
     check = random.choice((_runs, _runs, _reloads, _states, _caches, _threads))
     label = f"{check.__name__[1:]} " + " ".join(f"{k}={v}" for k, v in options.items())
     try:
         for text in check(graph, options, random):
-            where = f"{check.__name__[1:]} | {names}"
-            return Outcome("different", (Finding("different", where, f"{label}: {text}\n{graph.graph}"),))
+            return different(check.__name__[1:], graph.graph, f"{label}: {text}")
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
+        return ended_by(error, label)
     return Outcome("ran")
 
 

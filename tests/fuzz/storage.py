@@ -20,21 +20,18 @@ from dataflow.passes.autodiff import vjp_graph
 from dataflow.train.nonfinite import NonFiniteLoss
 
 from .comparing import wrong
-from .findings import Finding, Outcome, allowed, finding_of
-from .graphs import made
-from .making import Array, ops
+from .findings import Outcome, different, ended_by, finding_of
+from .graphs import of_graph
+from .making import Array, Made, ops
 from .training import RATE, with_loss
 
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # bfloat16 twice: what is stored may be rounded on either side
 HALF = ".half"  # behind the name of a parameter of 16 bits
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """A step over the graph of a case with 16 bits; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
     trained = with_loss(graph.graph, graph.feeds)
     if trained is None:
         return Outcome("no gradient")
@@ -88,7 +85,6 @@ def halved(graph: df.Graph, dtype: df.DType, random: standard.Random) -> tuple[d
 def check(graph: df.Graph, expected: df.Graph, dtype: df.DType, given: dict[str, Any]) -> Outcome:
     """What comes of one logical batch; ``expected`` is the graph with its gradients."""
     label = f"{dtype} " + " ".join(f"{k}={v}" for k, v in given.items())
-    names = " ".join(sorted({node.op.name for node in graph.nodes}))
     model = df.Model(graph)
     trainable = [name for name, p in model.parameters.items() if p.trainable]
     before = {name: model.parameters[name].array.astype(np.float32) for name in trainable}
@@ -104,13 +100,13 @@ def check(graph: df.Graph, expected: df.Graph, dtype: df.DType, given: dict[str,
     except NonFiniteLoss:
         return Outcome("beyond the type")
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
+        return ended_by(error, label)
     after = {name: np.array(model.parameters[name].array) for name in trainable}
     masters = {name: state.get(f"optimizer/master/{name}", after[name]) for name in trainable}
     for name, array in after.items():
         if array.tobytes() != masters[name].astype(array.dtype).tobytes():
             text = f"{label}: {name!r} is not its master rounded: {array.ravel()[:4]}, {masters[name].ravel()[:4]}"
-            return Outcome("different", (Finding("different", f"master | {names}", f"{text}\n{graph}"),))
+            return different("master", graph, text)
     moved = {
         f"grad.{n.removesuffix(HALF)}": (before[n] - masters[n].astype(np.float32)) / np.float32(RATE)
         for n in trainable
@@ -119,10 +115,9 @@ def check(graph: df.Graph, expected: df.Graph, dtype: df.DType, given: dict[str,
     feeds = {v.name: np.ones(v.type.sizes, np.float32) for v in expected.inputs}
     text = wrong(gradients, feeds, moved, ROUNDING[str(dtype)])
     if text:
-        finding = Finding("different", f"{given['devices'][0]} | {names}", f"{label}: {text}\n{graph}")
-        return Outcome("different", (finding,))
+        return different(given["devices"][0], graph, f"{label}: {text}")
     if text := _saved(model, after):
-        return Outcome("different", (Finding("different", f"saved | {names}", f"{label}: {text}\n{graph}"),))
+        return different("saved", graph, f"{label}: {text}")
     return Outcome("ran")
 
 

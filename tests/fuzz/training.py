@@ -18,20 +18,17 @@ from dataflow.ir.graph import Initializer
 from dataflow.passes.autodiff import vjp_graph
 
 from .comparing import wrong
-from .findings import Finding, Outcome, allowed, finding_of
+from .findings import Outcome, different, ended_by, finding_of
 from .gradients import unlike
-from .graphs import made
-from .making import Array, ops
+from .graphs import of_graph
+from .making import Array, Made, ops
 
 RATE = 4096.0  # so large that what a step adds to a parameter isn't lost in its rounding
 
 
-def target(seed: int, case: int) -> Outcome:
+@of_graph
+def target(graph: Made, random: standard.Random) -> Outcome:
     """A step over the graph of a case; see ``campaign.Target``."""
-    try:
-        graph, random = made(seed, case)
-    except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
     trained = with_loss(graph.graph, graph.feeds)
     if trained is None:
         return Outcome("no gradient")
@@ -99,14 +96,10 @@ def check(graph: df.Graph, expected: df.Graph, given: Mapping[str, Any]) -> Outc
             for _ in range(given["accumulate"]):
                 trainer.step({"one": np.ones(1, np.float32)})
     except Exception as error:
-        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, label),))
+        return ended_by(error, label)
     after = {name: np.array(model.parameters[name].array) for name in before}
     moved = {f"grad.{name}": (before[name] - after[name]) / np.float32(RATE) for name in before}
     gradients = dataclasses.replace(expected, outputs={name: expected.outputs[name] for name in moved})
     feeds = {v.name: np.ones(v.type.sizes, np.float32) for v in expected.inputs}
     text = wrong(gradients, feeds, moved)
-    if not text:
-        return Outcome("ran")
-    names = " ".join(sorted({node.op.name for node in graph.nodes}))
-    finding = Finding("different", f"training {given['devices'][0]} | {names}", f"{label}: {text}\n{graph}")
-    return Outcome("different", (finding,))
+    return different(f"training {given['devices'][0]}", graph, f"{label}: {text}") if text else Outcome("ran")
