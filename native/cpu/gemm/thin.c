@@ -126,12 +126,15 @@ THIN_INLINE void short_dots(const df_gemm *g, int64_t j, int32_t dtype) {
 }
 
 /* sums[i][j] += sum over up to four steps, from |p| on, of a[i][step] times b[step][j]: what is
- * read of b is there for all rows. */
+ * read of b is there for all rows. The columns of a task end before the row of b does, and what the
+ * processor fetches ahead by itself ends there: so the next steps are fetched while these are read.
+ */
 THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const df_gemm *g,
                            const void *b, int64_t p, int64_t steps, int64_t columns,
                            int32_t dtype) {
   df_vec left[MOST_ROWS][STEPS] = {{{0}}}, right[STEPS];
   int64_t from[STEPS];
+  const int64_t next = STEPS * g->b_row, size = dtype == DF_FLOAT32 ? 4 : 2;
 #pragma GCC unroll 4
   for (int s = 0; s < STEPS; s++) {
     const int64_t step = p + (s < steps ? s : 0);
@@ -145,9 +148,11 @@ THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const
     int64_t count = columns - j;
 #pragma GCC unroll 4
     for (int s = 0; s < STEPS; s++)
-      if (s < steps)
+      if (s < steps) {
+        __builtin_prefetch((const char *)b + (from[s] + next + j) * size, 0, 2);
         right[s] = count >= DF_LANES ? vec_load_from(b, from[s] + j, dtype)
                                      : vec_load_partial_from(b, from[s] + j, count, dtype);
+      }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++) {
       df_vec sum = vec_load(sums[i] + j);
