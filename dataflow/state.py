@@ -67,6 +67,7 @@ class SessionState:
         self._inputs = {value.name: value for value in graph.inputs}
         self._pairs, self._kept = pairs, kept
         self._names = frozenset(pairs.values())
+        self._types = {name: graph.outputs[output].type for output, name in pairs.items()}
         self._fed = DeclaredInputs(tuple(value for value in graph.inputs if value.name not in self._names))
         self._arrays: dict[str, Array] = {}
 
@@ -95,15 +96,15 @@ class SessionState:
     def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """All inputs in the model's order: those that are given, and the state; its data, or its shapes alone.
 
-        State that no run has left yet is zero. A size of it that an input which is given has too is as large as there;
-        others are 0: no token is in the cache.
+        State that no run has left yet is zero. A size of it that an input which is given has too is as large as there,
+        one that is a number in the output is that; others are 0: no token is in the cache.
         """
         found = self._found()
         missing = self._names - found.keys()
         if missing:
             fed = self._fed.values
             sizes = sizes_of_shapes(fed, [given[value.name].shape for value in fed])
-            self._set({name: _zeros(self._inputs[name].type, sizes) for name in missing})
+            self._set({name: _zeros(self._inputs[name].type, self._types[name], sizes) for name in missing})
             found = self._found()
         found.update(given)
         return {name: found[name] for name in self._inputs}
@@ -185,11 +186,12 @@ def checked_pairs(graph: Graph, state: Mapping[str, str]) -> dict[str, str]:
     return pairs
 
 
-def _zeros(type_: TensorType, sizes: Mapping[str, int]) -> Array:
-    """State before the first run."""
+def _zeros(type_: TensorType, after: TensorType, sizes: Mapping[str, int]) -> Array:
+    """State before the first run, which becomes an output of type ``after``."""
     shape = []
-    for dim in type_.shape:
+    for dim, left in zip(type_.shape, after.shape, strict=True):
         bound = bind_size(dim, sizes)
+        bound = left if isinstance(bound, Dim) and not isinstance(left, Dim) else bound
         shape.append(bind_size(bound, dict.fromkeys(bound.names, 0)) if isinstance(bound, Dim) else bound)
     return np.zeros([int(size) if not isinstance(size, Dim) else 0 for size in shape], type_.dtype.numpy)
 

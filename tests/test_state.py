@@ -223,3 +223,14 @@ def test_state_that_does_not_fit_leaves_what_there_was(decoder):
     expected = df.Session(decoder, ["cpu"]).run({**second, "past": before})
     np.testing.assert_array_equal(session.run(second)["y"], expected["y"])
     np.testing.assert_array_equal(session.state["past"], expected["present"])
+
+
+def test_a_named_size_that_the_output_has_as_a_number_begins_as_that(devices):
+    g = df.GraphBuilder()
+    past = g.input("past", df.float32, ("batch", "past", "size"))
+    x = g.input("x", df.float32, ("batch", "new", 3))
+    g.output("present", df.ops.concat(past, x, axis=1))
+    session = df.Session(df.Model(g.build()), state={"present": "past"}, **devices)
+    for count in (2, 3):
+        session.run({"x": np.ones((1, count, 3), np.float32)})
+    np.testing.assert_array_equal(session.state["past"], np.ones((1, 5, 3), np.float32))

@@ -292,7 +292,12 @@ def _concat_infer(*xs: TensorType, axis: int) -> TensorType:
         if not fits:
             raise InputError(f"concat: {x} does not fit {xs[0]} along axis {axis}")
         total = total + x.shape[at]
-    return TensorType(xs[0].dtype, tuple(total if i == at else d for i, d in enumerate(xs[0].shape)))
+    # A size that one operand names and another has as a number is that number.
+    known = [
+        next((d for d in sizes if not isinstance(d, Dim)), sizes[0])
+        for sizes in zip(*(x.shape for x in xs), strict=True)
+    ]
+    return TensorType(xs[0].dtype, tuple(total if i == at else d for i, d in enumerate(known)))
 
 
 def _concat_gradient(node: Node, dy: Value) -> list[Value]:
