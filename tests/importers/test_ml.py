@@ -247,6 +247,16 @@ def test_support_vector_machines(kernel, random):
         same("SVMRegressor", x, SCORE, 1, 2e-5, one_class=one, **of)
 
 
+@pytest.mark.parametrize("far", [np.inf, -np.inf, 1e30])
+def test_vectors_infinitely_far_from_all_support_vectors_have_scores(far, random):
+    x = floats(random, 5, 3)
+    x[1, 0], x[2] = far, [far, 1.0, -far]
+    of = {"coefficients": floats(random, 5).tolist(), "support_vectors": floats(random, 15).tolist(), "n_supports": 5}
+    of |= {"kernel_type": "RBF", "kernel_params": [0.05, 0.5, 2.0], "rho": [0.3]}
+    for one in (0, 1):
+        same("SVMRegressor", x, SCORE, 1, 2e-5, one_class=one, **of)
+
+
 def test_support_vector_machines_that_do_not_fit_are_refused():
     of = {"support_vectors": [1.0] * 4, "vectors_per_class": [1, 1], "coefficients": [1.0, 2.0], "rho": [0.0]}
     of |= {"classlabels_ints": [0, 1], "kernel_type": "LINEAR"}

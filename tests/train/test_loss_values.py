@@ -209,6 +209,11 @@ def test_accuracy_of_probabilities_is_that_of_the_likeliest_class():
         assert mean(found, "accuracy") == pytest.approx(np.mean(order[:, 0] == best))
         assert mean(found, "top2") == pytest.approx(np.mean((order[:, :2] == best[:, None]).any(1)))
         assert model.keys == ("labels",)
+    best = entries["labels"].argmax(1)
+    made = Objective(model_of(("batch", 5)), losses.CrossEntropy(ignore_index=int(best[0])), None, ["accuracy"])
+    assert mean(terms(made, {"y": outputs["0"]}, **entries), "accuracy") == pytest.approx(
+        np.mean(outputs["0"].argmax(1) == best)
+    )
 
 
 class Margin:

@@ -45,7 +45,7 @@ class CrossEntropy:
 
     The class axis is the one whose removal from the logits' shape gives the labels' shape. The weight of an element
     is its class weight, 0 where ignored, as in PyTorch's ``reduction="mean"``. Labels of a float type and of the
-    logits' shape are probabilities; then every element has weight 1, also as in PyTorch.
+    logits' shape are probabilities; then every element has weight 1, whichever class is ignored, also as in PyTorch.
 
     Attributes:
         class_weights: one number per class.
@@ -72,7 +72,7 @@ class CrossEntropy:
         if labels.dtype.kind == "f" and labels.rank == output.rank:
             axis = axis_of_probabilities("cross_entropy", self.axis, output, labels)
             entry = TensorType(float_of(output), labels.shape)
-            found = Target(output, entry, axis, self.ignore_index, Allowed(0.0))
+            found = Target(output, entry, axis, -100, Allowed(0.0))
         else:
             need_class_numbers("cross_entropy", labels)
             axis = class_axis("cross_entropy", self.axis, output, labels)

@@ -45,6 +45,7 @@ def _rbf(c: Importer, x: Value, vectors: Array, gamma: float) -> Any:
     squares = ops.reduce_sum(ops.mul(x, x), axes=(1,), keepdims=1)
     products = ops.matmul(x, stored(c, x, -2 * about.T, *about.T.shape))
     distance = ops.add(ops.add(products, squares), stored(c, x, (about * about).sum(axis=1), len(about)))
+    distance = ops.where(ops.is_inf(squares), squares, distance)  # products may be as infinite, of the other sign
     return ops.exp(ops.mul(ops.maximum(distance, 0.0), -gamma))
 
 
