@@ -190,9 +190,10 @@ def _zeros(type_: TensorType, after: TensorType, sizes: Mapping[str, int]) -> Ar
     """State before the first run, which becomes an output of type ``after``."""
     shape = []
     for dim, left in zip(type_.shape, after.shape, strict=True):
-        bound = bind_size(dim, sizes)
-        bound = left if isinstance(bound, Dim) and not isinstance(left, Dim) else bound
-        shape.append(bind_size(bound, dict.fromkeys(bound.names, 0)) if isinstance(bound, Dim) else bound)
+        size = bind_size(dim, sizes)
+        if isinstance(size, Dim):
+            size = bind_size(size, dict.fromkeys(size.names, 0)) if isinstance(left, Dim) else left
+        shape.append(size)
     return np.zeros([int(size) if not isinstance(size, Dim) else 0 for size in shape], type_.dtype.numpy)
 
 

@@ -282,22 +282,21 @@ pad: Op = Op(
 def _concat_infer(*xs: TensorType, axis: int) -> TensorType:
     need(len(xs) > 0, "concat: no inputs")
     at = normal_axis("concat", axis, xs[0].rank)
-    total: Size = 0
-    for x in xs:
-        fits = x.dtype == xs[0].dtype and x.rank == xs[0].rank
-        fits = fits and all(
-            i == at or d == e or isinstance(d, Dim) or isinstance(e, Dim)
-            for i, (d, e) in enumerate(zip(x.shape, xs[0].shape, strict=True))
-        )
+    shape = [*xs[0].shape]
+    shape[at] = 0
+    for number, x in enumerate(xs):
+        fits = x.dtype == xs[0].dtype and x.rank == len(shape)
+        for i, size in enumerate(x.shape if fits else ()):
+            if i == at:
+                shape[i] = shape[i] + size
+            elif isinstance(shape[i], Dim) and not isinstance(size, Dim):
+                shape[i] = size  # what one operand names and another has as a number is that number
+            elif not isinstance(size, Dim):
+                fits = fits and size == shape[i]
         if not fits:
-            raise InputError(f"concat: {x} does not fit {xs[0]} along axis {axis}")
-        total = total + x.shape[at]
-    # A size that one operand names and another has as a number is that number.
-    known = [
-        next((d for d in sizes if not isinstance(d, Dim)), sizes[0])
-        for sizes in zip(*(x.shape for x in xs), strict=True)
-    ]
-    return TensorType(xs[0].dtype, tuple(total if i == at else d for i, d in enumerate(known)))
+            before = " and ".join(map(str, xs[:number]))
+            raise InputError(f"concat: {x} does not fit {before} along axis {axis}")
+    return TensorType(xs[0].dtype, tuple(shape))
 
 
 def _concat_gradient(node: Node, dy: Value) -> list[Value]:

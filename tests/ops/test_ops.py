@@ -298,6 +298,7 @@ REFUSED = [
     (ops.pad, [X], {"pads": (3, 0, 0, 0), "mode": "reflect"}, "reflecting 3 elements of axis 0, which has 3"),
     (ops.concat, [X, ((3, 5), "float32")], {"axis": 0}, "concat: .* does not fit"),
     (ops.concat, [X, I], {"axis": 0}, "concat: .* does not fit"),
+    (ops.concat, [(("n", 1), "float32"), ((3, 1), "float32"), ((5, 1), "float32")], {"axis": 1}, "does not fit"),
     (ops.gather, [X, X], {}, "gather: indices are float32.*expected int32 or int64"),
     (ops.gather, [X, I], {"axis": 2}, "gather: axis 2"),
     (ops.index_add, [I, ((3,), "float32")], {"size": 4}, "fewer axes than indices"),

@@ -242,6 +242,8 @@ def test_the_class_axis_that_the_declared_shape_shows_holds_for_every_loss():
     margin = Margin()
     bound = objective(margin, ("batch", 3, 4)).for_batch({"labels": df.TensorType(df.int64, (2, 4))})
     assert bound.losses[0].loss.axis == 1 and margin.axis is None
+    found = figures(objective(Margin(), ("batch", 4)), [np.eye(2, 4, dtype=np.float32)], labels=np.array([0, 3]))
+    assert mean(found, "accuracy") == 0.5
     assert figures(objective(losses.Focal(0.0, axis=1), ("batch", 3, 3)), [z], labels=y)["loss"] == wanted
 
 

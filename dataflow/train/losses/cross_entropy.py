@@ -72,7 +72,7 @@ class CrossEntropy:
         if labels.dtype.kind == "f" and labels.rank == output.rank:
             axis = axis_of_probabilities("cross_entropy", self.axis, output, labels)
             entry = TensorType(float_of(output), labels.shape)
-            found = Target(output, entry, axis, -100, Allowed(0.0))
+            found = Target(output, entry, axis, allowed=Allowed(0.0))
         else:
             need_class_numbers("cross_entropy", labels)
             axis = class_axis("cross_entropy", self.axis, output, labels)

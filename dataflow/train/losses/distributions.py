@@ -83,7 +83,7 @@ class KL:
         """Logits and probabilities."""
         axis = axis_of_probabilities("kl", self.axis, output, labels)
         allowed = None if self.log_target else Allowed(0.0)
-        return Target(output, TensorType(float_of(output), labels.shape), axis, -100, allowed)
+        return Target(output, TensorType(float_of(output), labels.shape), axis, allowed=allowed)
 
     def compared(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """The most probable class takes the place of probabilities."""

@@ -68,7 +68,7 @@ class Target:
         output: type of the value.
         labels: type of the batch entry; the first dim is the batch.
         axis: the class axis of the value; None where there are no classes.
-        ignored: the label that doesn't count, or None.
+        ignored: the label that doesn't count; -100, as in PyTorch, where a loss doesn't say.
         allowed: the values that the labels may have; None where a kernel checks them, or all are.
         entries: types of the further entries of the batch that the loss reads, in the order of its ``keys``.
     """
@@ -76,7 +76,7 @@ class Target:
     output: TensorType
     labels: TensorType
     axis: int | None = None
-    ignored: int | None = None
+    ignored: int = -100
     allowed: Allowed | None = None
     entries: tuple[TensorType, ...] = ()
 

@@ -28,10 +28,10 @@ class Perplexity:
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The sum of cross-entropies and the number of labels."""
-        axis, ignored = need_classes(self.name, target), -100 if target.ignored is None else target.ignored
+        axis = need_classes(self.name, target)
         labels = class_numbers(labels)
-        loss = ops.softmax_cross_entropy(upcast(output), labels, axis=axis, ignore_index=ignored)
-        return summed(loss), summed(weight_of_labels(labels, ignored, None, float32)[2])
+        loss = ops.softmax_cross_entropy(upcast(output), labels, axis=axis, ignore_index=target.ignored)
+        return summed(loss), summed(weight_of_labels(labels, target.ignored, None, float32)[2])
 
     def update(self, loss: Array, count: Array) -> None:
         """Counts a batch in."""

@@ -34,7 +34,7 @@ def scores(target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
     z = upcast(output) if perm == tuple(range(rank)) else ops.transpose(upcast(output), perm=perm)
     rows, classes = labels.type.elements, int(output.type.shape[target.axis])
     labels = class_numbers(labels)
-    labels = ops.where(ops.equal(labels, _ignored(target)), number(labels, -1), labels)
+    labels = ops.where(ops.equal(labels, target.ignored), number(labels, -1), labels)
     return ops.reshape(z, shape=(rows, classes)), ops.reshape(labels, shape=(rows,))
 
 
@@ -52,7 +52,7 @@ def counted(target: Target, output: Value, labels: Value) -> tuple[Value, Value,
     """Of each label, (N,): the class found, its own (0 where it doesn't count), and 1 where it counts, else 0."""
     check_exact(labels.type.elements)
     found = ops.argmax(output, axis=target.axis, keepdims=0)
-    _, safe, weight = weight_of_labels(class_numbers(labels), _ignored(target), None, float32)
+    _, safe, weight = weight_of_labels(class_numbers(labels), target.ignored, None, float32)
     flat = (labels.type.elements,)
     return ops.reshape(found, shape=flat), ops.reshape(safe, shape=flat), ops.reshape(weight, shape=flat)
 
@@ -77,7 +77,3 @@ def probabilities(logits: Array) -> Array:
     exponentials: Any = np.exp(shifted - shifted.max(-1, keepdims=True))
     found: Array = exponentials / exponentials.sum(-1, keepdims=True)
     return found
-
-
-def _ignored(target: Target) -> int:
-    return -100 if target.ignored is None else target.ignored
