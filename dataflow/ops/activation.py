@@ -269,6 +269,7 @@ gelu_grad_sums = MultiOp(
 
 
 def _prelu_infer(x: TensorType, slope: TensorType) -> TensorType:
+    need_number("prelu", x, slope)
     dtype = same_dtype("prelu", x, slope)
     shape = broadcast_shape("prelu", x.shape, slope.shape)
     fits = shape == x.shape or (len(shape) == x.rank and not (x.is_bound and slope.is_bound))

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size, broadcast_size
 from ..ir.graph import Node
-from ..ir.types import DType, TensorType, bool_
+from ..ir.types import DType, TensorType, bool_, float8e8m0
 from ..ir.value import Builder, Value
 
 
@@ -234,21 +234,32 @@ def need_shape(name: str, shape: Shape) -> None:
 
 
 def need_number(name: str, *types: TensorType) -> None:
-    """Raises InputError where a type is bool or string."""
+    """Raises InputError where a type is bool or string, or float8_e8m0fnu."""
     for type_ in types:
         if type_.dtype.kind in "bs":
             raise InputError(f"{name}: expected numbers, got {type_}; use cast first")
+        _refuse_powers(name, type_)
 
 
 def need_real(name: str, *types: TensorType) -> None:
-    """Raises InputError where a type is no integer and no real float."""
+    """Raises InputError where a type is no integer and no real float, or float8_e8m0fnu."""
     for type_ in types:
         if type_.dtype.kind not in "fiu":
             raise InputError(f"{name}: expected real numbers, got {type_}; use cast first")
+        _refuse_powers(name, type_)
 
 
 def need_float(name: str, *types: TensorType | None) -> None:
-    """Raises InputError where a given type is no float."""
+    """Raises InputError where a given type is no float, or float8_e8m0fnu."""
     for type_ in types:
-        if type_ is not None and not type_.dtype.is_float:
+        if type_ is None:
+            continue
+        if not type_.dtype.is_float:
             raise InputError(f"{name}: expected a float type, got {type_}; use cast first")
+        _refuse_powers(name, type_)
+
+
+def _refuse_powers(name: str, type_: TensorType) -> None:
+    """Raises InputError for a type that holds neither 0 nor signs: what is computed in it would be NaN."""
+    if type_.dtype is float8e8m0:
+        raise InputError(f"{name}: {type_} holds powers of two alone, as scales of blocks; use cast first")

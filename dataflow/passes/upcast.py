@@ -1,7 +1,8 @@
-"""Graph -> Graph: nodes of float16 and bfloat16 that a device computes in float32 only stand between casts.
+"""Graph -> Graph: nodes of floats of fewer bits that a device computes in float32 only stand between casts.
 
-Between two such nodes the value stays float32: it is rounded where it is an output or a state, where the model casts
-it, and where a node takes it as it is. ONNX Runtime rounds it after each node.
+Between two such nodes of float16 or bfloat16 the value stays float32: it is rounded where it is an output or a state,
+where the model casts it, and where a node takes it as it is. ONNX Runtime rounds it after each node. Floats of 8 and 4
+bits are rounded after each node, as by the reference; not within one that is decomposed.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
 from ..ir.op import Attribute
 from ..ir.rewrite import rewrite
-from ..ir.types import DType, TensorType, bfloat16, float16, float32
+from ..ir.types import DTYPES, DType, TensorType, bfloat16, float16, float32
 from ..ir.value import Value
 from ..ops.cast import cast
 from .dead_code import eliminate_dead_code
 
-HALVES = frozenset({float16, bfloat16})
+_HALVES = frozenset({float16, bfloat16})
+_NARROW = _HALVES | {dtype for dtype in DTYPES if dtype.is_float and dtype.bits < 16}
 
 
 def upcast(graph: Graph, targets: Targets) -> Graph:
-    """The graph with nodes in float32 for those of 16 bits that the device which would run them has no kernel for.
+    """The graph with nodes in float32 for those of fewer bits that the device which would run them has no kernel for.
 
     A node is computed as it is where a device takes that: most that only move elements are. These are moved as float32
     where most of their elements are float32 already. A stored operand stays as it is where a kernel of float32 reads
@@ -36,13 +38,13 @@ def upcast(graph: Graph, targets: Targets) -> Graph:
         graph: bound.
         targets: the devices and their kernels.
     """
-    return eliminate_dead_code(_upcast(graph, targets), extras=False) if _has_halves(graph) else graph
+    return eliminate_dead_code(_upcast(graph, targets), extras=False) if _has_narrow(graph) else graph
 
 
-def _has_halves(graph: Graph) -> bool:
-    if not HALVES.isdisjoint([value.type.dtype for value in graph.values()]):
+def _has_narrow(graph: Graph) -> bool:
+    if not _NARROW.isdisjoint([value.type.dtype for value in graph.values()]):
         return True
-    return any(_has_halves(body) for node in graph.nodes if node.bodies for body in node.bodies)
+    return any(_has_narrow(body) for node in graph.nodes if node.bodies for body in node.bodies)
 
 
 def _upcast(graph: Graph, targets: Targets) -> Graph:
@@ -53,8 +55,8 @@ class _Upcast:
     """What is known of the new graph while it is built.
 
     Attributes:
-        float32: values of 16 bits as float32.
-        computed: those of them that were computed in float32; the others are casts of the value.
+        float32: values of fewer bits as float32.
+        computed: those of 16 bits that were computed in float32; the others are casts of the value.
         stored: initializers of 16 bits and views of them.
     """
 
@@ -67,9 +69,9 @@ class _Upcast:
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         """What stands for the outputs of a node; None: the node as it is. See ``rewrite``."""
         if node.bodies:
-            bodies = tuple(_upcast(body, self.targets) if _has_halves(body) else body for body in node.bodies)
+            bodies = tuple(_upcast(body, self.targets) if _has_narrow(body) else body for body in node.bodies)
             return builder.again(dataclasses.replace(node, bodies=bodies), inputs).outputs
-        if not any(value is not None and value.type.dtype in HALVES for value in (*node.inputs, *node.outputs)):
+        if not any(value is not None and value.type.dtype in _NARROW for value in (*node.inputs, *node.outputs)):
             return None
         if node.op is cast:
             return self.converted(builder, node, inputs[0])
@@ -108,7 +110,7 @@ class _Upcast:
     def with_stored(self, kernels: Sequence[Kernel], node: Node, inputs: Sequence[Value | None]) -> Node | None:
         """The node in float32 but for one stored operand that a kernel reads in 16 bits."""
         for index, value in enumerate(inputs):
-            if value is None or value not in self.stored or value.type.dtype not in HALVES:
+            if value is None or value not in self.stored or value.type.dtype not in _HALVES:
                 continue
             if any(value.type.dtype in (k.input_spec(index).dtypes or ()) for k in kernels):
                 wanted = _in_float32(node, index)
@@ -118,7 +120,7 @@ class _Upcast:
 
     def is_mostly_float32(self, inputs: Sequence[Value | None]) -> bool:
         """Whether fewer elements would be cast to compute in float32 than to compute in 16 bits."""
-        halves = {v for v in inputs if v is not None and v.type.dtype in HALVES}
+        halves = {v for v in inputs if v is not None and v.type.dtype in _NARROW}
         computed = sum(v.type.elements for v in halves & self.computed)
         return computed > sum(v.type.elements for v in halves - self.float32.keys() - self.stored)
 
@@ -139,8 +141,9 @@ class _Upcast:
         if old is None or exact is None or old.type == exact.type:
             return exact
         result = _add_cast(builder, node, exact, old)
-        self.float32[result] = exact
-        self.computed.add(result)
+        if old.type.dtype in _HALVES:
+            self.float32[result] = exact
+            self.computed.add(result)
         return result
 
     def in_dtype(self, builder: GraphBuilder, node: Node, value: Value | None, like: Value | None) -> Value | None:
@@ -169,7 +172,8 @@ def _add_cast(builder: GraphBuilder, node: Node, x: Value, result: Value) -> Val
 
 @functools.cache
 def _attributes_of_cast(to: DType) -> Mapping[str, Attribute]:
-    return MappingProxyType(cast.complete({"to": to}))
+    """Of a cast that rounds as arithmetic in that dtype does."""
+    return MappingProxyType(cast.complete({"to": to, "saturate": to.bits >= 16, "round_mode": "nearest"}))
 
 
 def _takes(kernels: Sequence[Kernel], node: Node) -> bool:
@@ -177,7 +181,7 @@ def _takes(kernels: Sequence[Kernel], node: Node) -> bool:
 
 
 def _in_float32(node: Node, kept: int = -1) -> Node | None:
-    """The node with float32 for all 16-bit types but that of one operand; None where its op gives other results then.
+    """The node with float32 for floats of fewer bits, but of one operand; None where its op gives other results then.
 
     Args:
         node: any.
@@ -188,7 +192,7 @@ def _in_float32(node: Node, kept: int = -1) -> Node | None:
         for index, v in enumerate(node.inputs)
     )
     attributes: dict[str, Attribute] = {
-        key: float32 if isinstance(given, DType) and given in HALVES else given
+        key: float32 if isinstance(given, DType) and given in _NARROW else given
         for key, given in node.attributes.items()
     }
     try:
@@ -203,4 +207,4 @@ def _in_float32(node: Node, kept: int = -1) -> Node | None:
 
 
 def _type(of: TensorType) -> TensorType:
-    return TensorType(float32, of.shape) if of.dtype in HALVES else of
+    return TensorType(float32, of.shape) if of.dtype in _NARROW else of

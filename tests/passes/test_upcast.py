@@ -204,3 +204,32 @@ def test_gradients_by_16_bits_are_those_of_float64_rounded(dtype):
     for name, array in exact.items():
         assert found[name].dtype == dtype.numpy
         np.testing.assert_allclose(found[name].astype(np.float64), array, step, step * np.abs(array).max())
+
+
+BYTES = [df.float8e4m3fn, df.float8e4m3fnuz, df.float8e5m2, df.float8e5m2fnuz, df.float4e2m1]
+MADE_OF_SMALLER = [
+    ops.leaky_relu, ops.elu, ops.selu, ops.celu, ops.hard_sigmoid, ops.hard_swish, ops.mish, ops.gelu
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+@pytest.mark.parametrize("op", MADE_OF_SMALLER, ids=lambda op: op.name)
+def test_an_activation_made_of_smaller_ops_rounds_once_to_floats_of_8_bits(op, dtype):
+    every = np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy)
+    every = every[np.isfinite(every.astype(np.float32))]
+    found = {}
+    for of, array in ((dtype, every), (df.float64, every.astype(np.float64))):
+        g = df.GraphBuilder()
+        g.output("y", op(g.input("x", of, array.shape)))
+        found[of] = df.Session(g.build(), ["cpu"]).run(array)["y"]
+    exact = found[df.float64]
+    ends = [(exact + d * (np.abs(exact) + 1e-2)).astype(np.float32).astype(dtype.numpy) for d in (-1e-4, 1e-4)]
+    fits = [(found[dtype] == end) | (np.isnan(found[dtype]) & np.isnan(end)) for end in ends]
+    assert np.logical_or(*fits).all()
+
+
+@pytest.mark.parametrize("op", [ops.selu, ops.relu, ops.neg, ops.exp])
+def test_a_type_without_0_and_signs_is_not_computed_in(op):
+    g = df.GraphBuilder()
+    with pytest.raises(df.InputError, match=r"holds powers of two alone.*cast"):
+        op(g.input("x", df.float8e8m0, (4,)))

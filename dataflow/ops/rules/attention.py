@@ -24,6 +24,7 @@ def scores_of(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | N
         InputError: the operands don't fit each other.
     """
     need_float("attention", q)
+    need(q.dtype.bits >= 16, f"attention: expected a float type of 16 bits or more, got {q}; use cast first")
     scores = matmul.infer(q, kt)
     assert isinstance(scores, TensorType)
     y = matmul.infer(scores, v)
