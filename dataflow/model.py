@@ -148,7 +148,8 @@ class Model(Editable):
     def maps(self) -> Mapping[str, tuple[int, ...] | tuple[str, ...]]:
         """Outputs that a session gives as lists of maps, and their keys: one per row of the matrix that training reads.
 
-        Such are the probabilities by class of models from scikit-learn.
+        Such are the probabilities by class of models from scikit-learn. Inputs that are maps, as behind its
+        DictVectorizer, are among them: a session takes a map, a list of them, or the matrix.
         """
         return MappingProxyType(maps_of(self.graph))
 

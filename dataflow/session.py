@@ -12,8 +12,9 @@ from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
 from .execute.arguments import checked_inputs, checked_shapes
 from .execute.execution import DeviceChoice, Execution
+from .execute.maps import as_maps, columns_of, from_maps
 from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
-from .execute.sequences import as_maps, checked_arguments, flat_names, flattened, grouped, types_of
+from .execute.sequences import checked_arguments, flat_names, flattened, grouped, types_of
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
@@ -132,6 +133,7 @@ class Session:
         self._state = SessionState(self._plain().graph, pairs, engine.state) if pairs else None
         self._running = threading.Lock()  # of runs with state
         self._maps = {} if isinstance(model, Graph) else maps_of(model.graph)
+        self._fed = columns_of(self.model.graph.inputs, self._maps)
         renew_in_child(self)
 
     def _load(self, engine: Engine) -> Loaded:
@@ -195,7 +197,7 @@ class Session:
     ) -> dict[str, Array]:
         """The outputs by name, in the model's order; the arrays belong to the caller.
 
-        Some are lists of arrays, or None, see ``Model.forms``, or lists of maps, see ``Model.maps``.
+        Some are lists of arrays, or None, see ``Model.forms``, or lists of maps, see ``Model.maps``, as inputs are.
 
         Args:
             inputs: a mapping from name to array, a tuple in order, or one array for a single input.
@@ -210,6 +212,8 @@ class Session:
             ModelError: the session is closed.
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
+        if self._fed:
+            inputs = from_maps(self._loaded().graph.inputs, self._fed, inputs)
         with limited(self._devices.account, "the run"):
             results = self._run(inputs, outputs, out)
         return as_maps(results, self._maps, out) if self._maps else results
@@ -294,7 +298,8 @@ class Session:
         if self._state is not None:
             raise ModelError("a profile would change this session's state; profile one without, Session(model)")
         loaded = self._plain()
-        arguments = checked_inputs(loaded.graph.inputs, inputs)
+        given = from_maps(loaded.graph.inputs, self._fed, inputs) if self._fed else inputs
+        arguments = checked_inputs(loaded.graph.inputs, given)
         try:
             with limited(self._devices.account, "the profile"):
                 return profile_program(loaded.program(arguments, outputs), self._devices, arguments, rounds)

@@ -87,16 +87,6 @@ def grouped(results: Mapping[str, Array], names: Sequence[str], lengths: Mapping
     return found
 
 
-def as_maps(
-    results: Mapping[str, Any], maps: Mapping[str, tuple[int, ...] | tuple[str, ...]], out: Mapping[str, Array] | None
-) -> dict[str, Any]:
-    """Results, with lists of maps for the matrices that have keys; what was written into ``out`` stays."""
-    found = dict(results)
-    for name in maps.keys() & found.keys() - (out or {}).keys():
-        found[name] = [dict(zip(maps[name], row, strict=True)) for row in found[name].tolist()]
-    return found
-
-
 def _elements(name: str, lengths: Mapping[str, int | None]) -> list[str]:
     if name not in lengths:
         return [name]

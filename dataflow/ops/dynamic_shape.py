@@ -78,9 +78,10 @@ nonzero: Op = Op(
 )
 
 
-def _keyed_infer(x: TensorType, *, keys: tuple[int, ...] | tuple[str, ...]) -> TensorType:
+def _keyed_infer(x: TensorType, *, keys: tuple[int, ...] | tuple[str, ...], fed: bool) -> TensorType:
     need(x.rank == 2, f"keyed: {x} is no matrix; expected a row per map")
-    need(x.shape[1] == len(keys) or isinstance(x.shape[1], Dim), f"keyed: {len(keys)} keys for the columns of {x}")
+    fits = x.shape[1] == len(keys) or isinstance(x.shape[1], Dim) or (fed and not keys)
+    need(fits, f"keyed: {len(keys)} keys for the columns of {x}")
     need(len(set(keys)) == len(keys), "keyed: some keys are equal")
     return x
 
@@ -89,12 +90,13 @@ keyed: Op = Op(
     "keyed",
     ("x",),
     _keyed_infer,
-    attributes={"keys": REQUIRED},
+    attributes={"keys": REQUIRED, "fed": False},
     gradient=lambda node, dy: dy,
     cheap=True,
     view=lambda node, strides: View(0, strides),
     doc="y = x; a session gives a result y of a model as a list of maps, from ``keys``, integers or strings, to the "
-    "elements of a row",
+    "elements of a row; with ``fed`` = 1 it takes an input x of a model as one, where other keys are left out and "
+    "missing ones give zeros or empty strings; no keys are those of the map, in their order",
 )
 
 deferred: MultiOp = MultiOp(
@@ -106,7 +108,7 @@ deferred: MultiOp = MultiOp(
     effects="host",
     doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known; ``forms`` "
     "are rows of the name of an input or output of the graph that is no tensor, and its ``Form``, ``maps`` of the name "
-    "of an output that is a list of maps, and their keys",
+    "of one that is a list of maps, and their keys",
 )
 
 
@@ -117,9 +119,12 @@ def forms_of(graph: Graph) -> dict[str, Form]:
 
 
 def maps_of(graph: Graph) -> dict[str, tuple[int, ...] | tuple[str, ...]]:
-    """Outputs of a graph that a session gives as lists of maps, and their keys."""
-    made = {node.outputs[0]: node.attributes["keys"] for node in graph.nodes if node.op is keyed}
-    found = {name: made[value] for name, value in graph.outputs.items() if value in made}
+    """Inputs that a session takes, and outputs that it gives, as lists of maps, and their keys."""
+    nodes = [node for node in graph.nodes if node.op is keyed]
+    made = {node.outputs[0]: node.attributes["keys"] for node in nodes if not node.attributes["fed"]}
+    given = [(node.inputs[0], node.attributes["keys"]) for node in nodes if node.attributes["fed"]]
+    found = {value.name: keys for value, keys in given if value is not None}
+    found |= {name: made[value] for name, value in graph.outputs.items() if value in made}
     return found | {n: keys for node in graph.nodes if node.op is deferred for n, keys in node.attributes["maps"]}
 
 

@@ -141,7 +141,10 @@ def deferred_graph(
         types.append(found)
     attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": str(why)}
     attributes["forms"] = tuple((name, f.dtype, f.sequence, f.optional) for name, f in forms.items())
-    attributes["maps"] = tuple((name, labels[name]) for name in outputs if name in labels)
+    attributes["maps"] = (
+        *record.graph.vocabularies.items(),
+        *((name, labels[name]) for name in outputs if name in labels),
+    )
     made = builder.add(ops.deferred, operands, attributes, output_names=outputs).outputs
     for name, value in zip(outputs, made, strict=True):
         assert value is not None

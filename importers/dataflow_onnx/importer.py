@@ -109,6 +109,9 @@ class Importer:
                 self.tensors[name] = Tensor(name, elements=fed)
             else:
                 self.tensors[name] = self._input(name, given)
+            if name in graph.vocabularies:
+                keyed = ops.keyed(self.value(self.tensors[name]), keys=graph.vocabularies[name], fed=True)
+                self.tensors[name] = Tensor(name, keyed)
         self.builder.reserve([*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)])
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)

@@ -69,6 +69,8 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     "LinearAttention.update_rule": ("linear", "gated", "delta", "gated_delta"),
     "approximate": ("none", "tanh"),
     "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
+    "cast_to": ("TO_FLOAT", "TO_INT64", "TO_STRING"),
+    "map_form": ("DENSE", "SPARSE"),
     "BitShift.direction": ("LEFT", "RIGHT"),
     "direction": ("forward", "reverse", "bidirectional"),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),

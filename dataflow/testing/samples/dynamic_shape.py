@@ -23,6 +23,7 @@ def _sizes() -> list[Sample]:
         Sample(ops.nonzero, (x(0, 3),), {"count": 0}),
         Sample(ops.require, (x(3, 5),), {"left": 3, "right": 3, "text": "the rows"}, gradient=(0,)),
         Sample(ops.keyed, (x(3, 2),), {"keys": ("a", "b")}, gradient=(0,)),
+        Sample(ops.keyed, (x(3, 2),), {"keys": (), "fed": True}, gradient=(0,)),
         Sample(ops.sizes, (), {"values": (3, 4, 0, 1), "shape": (2, 2), "dtype": int32}),
         Sample(ops.read_shape, (Operand((2,), int64, value=[3, 4]),), {"sizes": (3, 4)}),
     ]

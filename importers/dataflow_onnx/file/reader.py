@@ -21,6 +21,7 @@ from dataflow.plugin import MOST_AXES
 from .aligned import AlignedTensors
 from .external import ExternalData
 from .functions import inlined
+from .map_inputs import with_vocabularies
 from .node_order import sort_nodes
 from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
@@ -84,7 +85,7 @@ def _records(content: Content, path: str) -> ModelRecord:
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(f"{path}: opset {version}; expected {OLDEST_OPSET} or later")
     reader.aligned = AlignedTensors(len(content.small), len(proto.graph.initializer) + len(proto.graph.node))
-    graph = reader.graph(proto.graph, MAIN, large)
+    graph = with_vocabularies(reader.graph(proto.graph, MAIN, large), proto.graph)
     if version is not None and version < 7:
         graph = _modern(graph, version, path)
         opsets |= {"": 7, BEFORE_7: 1}

@@ -64,6 +64,7 @@ class GraphRecord:
         declared: types of outputs, where they are given; the file may be wrong about them.
         forms: of inputs and outputs that are sequences or optionals, and of tensors whose rank isn't declared.
         maps: outputs that are lists of maps.
+        vocabularies: of inputs that are maps, the keys that nodes read; empty: all, in their order.
     """
 
     name: str
@@ -74,6 +75,7 @@ class GraphRecord:
     declared: Mapping[str, TensorType] = field(default_factory=dict)
     forms: Mapping[str, Form] = field(default_factory=dict)
     maps: frozenset[str] = frozenset()
+    vocabularies: Mapping[str, tuple[int, ...] | tuple[str, ...]] = field(default_factory=dict)
 
 
 def free_names(graph: GraphRecord) -> tuple[str, ...]:

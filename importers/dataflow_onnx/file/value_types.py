@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx  # noqa: TID251 - the types are those of protobuf
 
-from dataflow import Dim, DType, TensorType
+from dataflow import Dim, DType, TensorType, float32, float64, int64, string
 from dataflow.errors import ModelError
 from dataflow.plugin import DTYPES, MOST_AXES, Form, Size
 
@@ -82,7 +82,7 @@ def type_in_body(value: onnx.ValueInfoProto) -> TensorType | None:
 
 
 def type_of_input(value: onnx.ValueInfoProto) -> TensorType:
-    """The type of an input of the main graph; of a sequence or an optional, what stands for it.
+    """The type of an input of the main graph; of a map, a sequence or an optional, what stands for it.
 
     Raises:
         ModelError: it can't be; the text continues a sentence about the input.
@@ -91,6 +91,8 @@ def type_of_input(value: onnx.ValueInfoProto) -> TensorType:
     if form is not None:
         return form.placeholder(value.name)
     kind = value.type.WhichOneof("value")
+    if kind == "map_type":
+        return _rows_of_maps(value.name, value.type.map_type)
     if kind != "tensor_type":
         kind = f"{kind} of something else" if kind in ("sequence_type", "optional_type") else kind
         raise ModelError(f"is a {kind or 'value without type'}; expected a tensor, a sequence or an optional of them")
@@ -114,3 +116,13 @@ def type_of_input(value: onnx.ValueInfoProto) -> TensorType:
                 raise ModelError(f"has a name of axis {axis} that is no text: {given!r:.200}; names are UTF-8")
             shape.append(Dim(f"{value.name}_{axis}" if given in _UNNAMED else given))
     return TensorType(dtype, tuple(shape))
+
+
+def _rows_of_maps(name: str, type_: onnx.TypeProto.Map) -> TensorType:
+    """A row for each map; what its columns are, the nodes that read it say."""
+    key, element = DTYPE_OF.get(type_.key_type), DTYPE_OF.get(type_.value_type.tensor_type.elem_type)
+    if element is None or key not in (int64, string) or element not in (float32, float64, int64, string):
+        raise ModelError(
+            f"is a map from {key} to {element}; expected keys of int64 or string, and float32, float64, int64 or string"
+        )
+    return TensorType(element, (Dim(f"{name}_rows"), Dim(f"{name}_elements")))
