@@ -350,6 +350,23 @@ def test_doubles_of_trees_stay_doubles():
     assert found["z"].tolist() == [[1.0], [2.0]]
 
 
+def shared(yes, no):
+    """Two categories that lead to one node, as converters of LightGBM and XGBoost write a set of them."""
+    modes = ["BRANCH_EQ", "BRANCH_EQ", "BRANCH_LEQ", "BRANCH_LEQ", "LEAF", "LEAF", "LEAF", "LEAF"]
+    of = {"nodes_treeids": [0] * 8, "nodes_nodeids": list(range(8)), "nodes_featureids": [0, 0, 1, 1, 0, 0, 0, 0]}
+    of |= {"nodes_modes": modes, "nodes_values": [2.0, 5.0, 0.3, -0.3, 0.0, 0.0, 0.0, 0.0], "n_targets": 1}
+    of |= {"nodes_truenodeids": [*yes, 0, 0, 0, 0], "nodes_falsenodeids": [*no, 0, 0, 0, 0], "target_ids": [0] * 4}
+    of |= {"target_treeids": [0] * 4, "target_nodeids": [4, 5, 6, 7], "target_weights": [1.0, 2.0, 4.0, 8.0]}
+    return of
+
+
+def test_nodes_that_follow_several(random):
+    x = np.stack([np.tile([2, 5, 7], 6), floats(random, 18)], 1).astype(np.float32)
+    found = same("TreeEnsembleRegressor", x, SCORE, **shared([3, 3, 4, 6], [1, 2, 5, 7]))
+    assert {*found["z"].ravel()} == {1.0, 2.0, 4.0, 8.0}
+    refused("node 3 leads to one that it follows", "TreeEnsembleRegressor", **shared([6, 7, 4, 5], [1, 2, 3, 2]))
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -64,25 +64,33 @@ def _equal_lengths(**lists: Sequence[object] | Array) -> None:
 def _ordered(nodes: Nodes, starts: Sequence[int]) -> tuple[list[int], list[int]]:
     """The nodes that trees reach, each before those that follow it, and their new numbers by the old ones.
 
+    A node may follow several: what a set of categories leads to stands once in files of LightGBM and XGBoost.
+
     Raises:
-        ModelError: a node doesn't exist, or follows two.
+        ModelError: a node follows itself.
     """
-    count = len(nodes.yes)
-    number = [-1] * count
-    order: list[int] = []
-    for start in starts:
+    opened, closed = 1, 2
+    state = bytearray(len(nodes.yes))
+    order: list[int] = []  # from the last to the first
+    for start in reversed(starts):
         stack = [start]
         while stack:
-            node = stack.pop()
-            if node < 0:
+            node = stack[-1]
+            if node >= 0 and not state[node]:
+                state[node] = opened
+                followers = [n for n in (nodes.yes[node], nodes.no[node]) if n >= 0]
+                if any(state[n] == opened for n in followers):
+                    raise ModelError(f"node {node} leads to one that it follows: what it belongs to is no tree")
+                stack += followers
                 continue
-            if node >= count:
-                raise ModelError(f"a tree leads to node {node}; there are {count}")
-            if number[node] >= 0:
-                raise ModelError(f"node {node} is reached twice: what it belongs to is no tree")
-            number[node] = len(order)
-            order.append(node)
-            stack += (nodes.no[node], nodes.yes[node])
+            if node >= 0 and state[node] == opened:
+                state[node] = closed
+                order.append(node)
+            stack.pop()
+    order.reverse()
+    number = [-1] * len(nodes.yes)
+    for index, node in enumerate(order):
+        number[node] = index
     return order, number
 
 
