@@ -333,6 +333,25 @@ def test_tree_classifiers(transform, random):
             refused("no agreed meaning", "TreeEnsembleClassifier", {"x": x}, LABELS, post_transform=transform, **of)
 
 
+def test_of_several_weights_for_the_only_target_the_first_counts():
+    """As skl2onnx writes ``decision_leaf`` and ``decision_path``: the leaf's number, once for each class."""
+    of = {
+        "nodes_treeids": [0] * 3,
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0] * 3,
+        "nodes_values": [0.5, 0, 0],
+    }
+    of |= {"nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0]}
+    of |= {"nodes_falsenodeids": [2, 0, 0], "target_treeids": [0] * 5, "target_nodeids": [2, 1, 2, 1, 2]}
+    x = np.array([[0.0], [1.0]], np.float32)
+    weights = [5.0, 7.0, 6.0, 7.0, -9.0]
+    for how in ("SUM", "AVERAGE", "MIN", "MAX"):
+        given = {"target_weights": weights, "aggregate_function": how, "target_ids": [0] * 5}
+        assert same("TreeEnsembleRegressor", x, SCORE, n_targets=1, **of, **given)["z"].tolist() == [[7.0], [5.0]]
+    given = {"target_weights": weights, "target_ids": [1, 0, 1, 1, 0]}
+    assert same("TreeEnsembleRegressor", x, SCORE, n_targets=2, **of, **given)["z"].tolist() == [[7, 7], [-9, 11]]
+
+
 def test_doubles_of_trees_stay_doubles():
     values = numpy_helper.from_array(np.array([1 + 1e-12, 0.0, 0.0]), "values")
     weights = numpy_helper.from_array(np.array([1.0, 2.0]), "weights")

@@ -150,8 +150,9 @@ def forest_of(
     targets: Sequence[int],
     weights: Array,
     size: int,
+    once: bool = False,
 ) -> Forest:
-    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor.
+    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor; ``once``: of weights of a leaf the first counts.
 
     Raises:
         ModelError: lists have different lengths, or what they describe are no trees.
@@ -199,8 +200,9 @@ def forest_of(
         if leaf is None:
             raise ModelError(f"weights belong to node {node} of tree {tree}, which is no leaf")
         of.append(leaf)
-    order = np.argsort(np.array(of, np.int64), kind="stable")
-    leaves = np.concatenate([[0], np.cumsum(np.bincount(np.array(of, np.int64), minlength=len(leaf_nodes)))])
+    entries = np.array(of, np.int64)
+    order = np.unique(entries, return_index=True)[1] if once else np.argsort(entries, kind="stable")
+    leaves = np.concatenate([[0], np.cumsum(np.bincount(entries[order], minlength=len(leaf_nodes)))])
     return Forest(table, limits, begins, leaves.astype(np.int32), _targets(targets, size)[order], weights[order])
 
 

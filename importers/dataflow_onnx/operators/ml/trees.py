@@ -122,6 +122,7 @@ def TreeEnsembleRegressor(
         thresholds=_numbers(nodes_values, nodes_values_as_tensor), yes=nodes_truenodeids, no=nodes_falsenodeids,
         missing=nodes_missing_value_tracks_true, entry_trees=target_treeids, entry_nodes=target_nodeids,
         targets=target_ids, weights=_numbers(target_weights, target_weights_as_tensor), size=n_targets,
+        once=n_targets == 1,  # as in ONNX Runtime; skl2onnx repeats the number of a leaf for each class
     )  # fmt: skip
     found = _aggregated(c, x, forest, n_targets, aggregate_function)
     base = _numbers(base_values, base_values_as_tensor)
