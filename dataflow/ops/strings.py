@@ -83,10 +83,12 @@ regex_full_match: Op = Op(
     doc="whether all of an element matches ``pattern``, in Python's syntax of regular expressions",
 )
 
-_TOKENS = {"patterns": REQUIRED, "separates": False, "least": 1}
+_TOKENS = {"patterns": REQUIRED, "separates": False, "least": 1, "longest": True}
 
 
-def _token_count_infer(x: TensorType, *, patterns: Sequence[str], separates: bool, least: int) -> TensorType:
+def _token_count_infer(
+    x: TensorType, *, patterns: Sequence[str], separates: bool, least: int, longest: bool
+) -> TensorType:
     _need_strings("string_token_count", x)
     need(len(patterns) > 0 and (separates or len(patterns) == 1), "string_token_count: expected a pattern of tokens")
     need(least >= 1, f"string_token_count: least is {least}; expected at least 1")
@@ -114,7 +116,8 @@ string_tokens: Op = Op(
     attributes={**_TOKENS, "count": REQUIRED, "fill": "", "first": "", "last": ""},
     doc="the tokens of each element along a new last axis of ``count``, filled up with ``fill``: the longest matches "
     "of a pattern in Python's syntax from left to right, or what several that separate leave, one after the other; "
-    "tokens of fewer than ``least`` characters don't count; around them stand ``first`` and ``last``, if any",
+    "tokens of fewer than ``least`` characters don't count; around them stand ``first`` and ``last``, if any; with "
+    "``longest`` = 0 what the pattern matches first counts, which may look at what is behind it",
 )
 
 OPS = (

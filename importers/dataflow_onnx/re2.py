@@ -23,6 +23,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_FLAGS = re.compile(r"\A\(\?[is]+\)")
 _UNFIT_BRACE = re.compile(r"\{,\d*\}")  # a repetition for Python, plain characters for RE2
 
 
@@ -32,7 +33,7 @@ def python_pattern(pattern: str) -> str:
     Raises:
         ModelError: it is malformed, or has syntax that only one of the two knows; says where.
     """
-    flags = re.match(r"\(\?[is]+\)", pattern)
+    flags = _FLAGS.match(pattern)
     at = flags.end() if flags else 0
     found = [flags.group()] if flags else []
     before = ""  # kind of the token before: "repeat" also where it was made lazy
@@ -53,6 +54,12 @@ def python_pattern(pattern: str) -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise ModelError(f"the pattern {pattern!r:.200} is no regular expression: {error}") from None
     return result
+
+
+def first_is_longest(pattern: str) -> bool:
+    """Whether the first match is the longest: it has no alternatives, and one repetition at most, which is greedy."""
+    tokens = [(token.lastgroup, token.group()) for token in _TOKEN.finditer(_FLAGS.sub("", pattern))]
+    return ("plain", "|") not in tokens and sum(kind == "repeat" for kind, _ in tokens) <= 1
 
 
 def _refused(pattern: str, at: int) -> ModelError:

@@ -70,16 +70,15 @@ def _regex(attributes: Attributes, x: Array) -> Array:
 # ---- tokens ------------------------------------------------------------------------------------------
 
 
-def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    """Beginnings and ends of matches, each the longest from the leftmost beginning.
+def _matches(pattern: re.Pattern[str], text: str, longest: bool) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of matches, each from the leftmost beginning.
 
-    Python takes the first alternative that fits; longer ones are tried where a pattern has several.
+    Python takes the first alternative that fits; for the longest, all ends behind it are tried.
     """
-    several = "|" in pattern.pattern or sum(map(pattern.pattern.count, "*+?{")) > 1
     at = 0
     while at <= len(text) and (found := pattern.search(text, at)) is not None:
         start, stop = found.span()
-        if several:
+        if longest:
             longer = (end for end in range(len(text), stop, -1) if pattern.fullmatch(text, start, end))
             stop = next(longer, stop)
         yield start, stop
@@ -88,18 +87,18 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 def _tokens_of(attributes: Attributes) -> Callable[[str], list[str]]:
     patterns = [re.compile(pattern) for pattern in attributes["patterns"]]
-    least = attributes["least"]
+    least, longest = attributes["least"], attributes["longest"]
 
     def between(pattern: re.Pattern[str], text: str) -> Iterator[str]:
         at = 0
-        for start, stop in _matches(pattern, text):
+        for start, stop in _matches(pattern, text, longest):
             yield text[at:start]
             at = max(stop, start + 1)
         yield text[at:]
 
     def tokens(text: str) -> list[str]:
         if not attributes["separates"]:
-            return [text[a:b] for a, b in _matches(patterns[0], text) if b - a >= least]
+            return [text[a:b] for a, b in _matches(patterns[0], text, longest) if b - a >= least]
         kept = [text]
         for pattern in patterns:
             kept = [token for joined in kept for token in between(pattern, joined) if len(token) >= least]

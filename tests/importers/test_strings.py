@@ -70,6 +70,12 @@ TOKENS = [
     {"tokenexp": "[a-zé]+"},
     {"tokenexp": "a|ab|c+?", "mincharnum": 2},
     {"tokenexp": "x"},
+    {"tokenexp": r"\b\w+\b"},
+    {"tokenexp": r"(?i)\bB\w*\b"},
+    {"tokenexp": r"[^ ]+\b", "mincharnum": 2},
+    {"tokenexp": r"\w\B"},
+    {"tokenexp": r"\w+$"},
+    {"separators": [r"\b +", r",$"]},
 ]
 
 
@@ -85,8 +91,11 @@ def test_tokenizer(how, mark):
     same([tokenizer], {"x": feeds["x"].reshape(2, 2)}, outputs, {"x": ("n", 2)})
 
 
-def test_patterns_of_tokens_that_look_ahead_are_refused():
-    attributes = {"mark": 0, "pad_value": "#", "mincharnum": 1, "tokenexp": "a$|b"}
+@pytest.mark.parametrize(
+    "how", [{"tokenexp": "a$|b"}, {"tokenexp": r"\b\w+?\b"}, {"separators": [r"\b ", "a|ab"]}], ids=str
+)
+def test_patterns_of_tokens_that_look_ahead_are_refused(how):
+    attributes = {"mark": 0, "pad_value": "#", "mincharnum": 1, **how}
     tokenizer = node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **attributes)
     proto = onnx_model([tokenizer], [("x", TEXT, [2])], [("y", TEXT, None)])
     with pytest.raises(df.ModelError, match="looks at what is behind"):

@@ -27,6 +27,7 @@ SAMPLES: list[Sample] = [
     Sample(ops.string_split, (_WORDS,), {"maxsplit": 1, "count": 2}),
     Sample(ops.string_split, (_s(0, value=[]),), {"count": 0}),
     Sample(ops.string_token_count, (_WORDS,), {"patterns": ("[a-z]+",)}),
+    Sample(ops.string_token_count, (_WORDS,), {"patterns": (r"\b[a-z]+\b",), "longest": False}),
     Sample(ops.string_tokens, (_WORDS,), {"patterns": (",", " "), "separates": True, "least": 2, "count": 2}),
     Sample(ops.string_tokens, (_WORDS,), {"patterns": ("a|ab",), "count": 4, "fill": "#", "first": "<", "last": ">"}),
     Sample(ops.regex_full_match, (_WORDS,), {"pattern": "[a-z,]*"}),

@@ -13,7 +13,7 @@ from dataflow.errors import ModelError
 from ...converters import Collector
 from ...emit import number
 from ...importer import Importer
-from ...re2 import python_pattern
+from ...re2 import first_is_longest, python_pattern
 from ...tensor import Tensor
 
 T = Tensor
@@ -43,8 +43,9 @@ def Tokenizer(
         raise ModelError(f"mincharnum is {mincharnum}; expected at least 1")
     tokens: dict[str, Any] = {"patterns": ("(?s:.)",), "separates": False, "least": mincharnum}
     if tokenexp != "." and list(separators or ()) != [""]:  # else single characters
-        given = [tokenexp] if separators is None else separators
-        tokens["patterns"] = tuple(_pattern(text) for text in given if text is not None)
+        given = [tokenexp] if tokenexp is not None else [*(separators or ())]
+        tokens["longest"] = not all(map(first_is_longest, given))
+        tokens["patterns"] = tuple(_pattern(text, tokens["longest"]) for text in given)
         tokens["separates"] = separators is not None
     counts = ops.string_token_count(value, **tokens)
     total: Any = 1
@@ -62,11 +63,14 @@ def Tokenizer(
     return ops.string_tokens(value, **tokens, **marks, count=count, fill=pad_value)
 
 
-def _pattern(text: str) -> str:
-    """A pattern in Python's syntax; what it matches must not depend on what is behind, as the longest is looked for."""
+def _pattern(text: str, longest: bool) -> str:
+    """A pattern in Python's syntax; where longer matches than the first are tried, none looks at what is behind it."""
     if not text:
         raise ModelError("an empty pattern among others separates nothing")
     pattern = python_pattern(text)
-    if "\\Z" in pattern or "\\b" in pattern or "\\B" in pattern:
-        raise ModelError(f"the pattern {text!r:.200} looks at what is behind a match, which is not supported here")
+    if longest and ("\\Z" in pattern or "\\b" in pattern or "\\B" in pattern):
+        raise ModelError(
+            f"the pattern {text!r:.200} looks at what is behind a match, which is not supported beside several "
+            "repetitions or alternatives"
+        )
     return pattern
