@@ -35,6 +35,8 @@ def _case(attributes: Attributes, x: Array) -> Array:
         return bool(only) and not character.isascii()
 
     def changed(text: str) -> str:
+        if text.isascii():
+            return change(text)
         return "".join(c if kept(c) or len(other := change(c)) != 1 else other for c in text)
 
     return _each(changed, x, object)
@@ -75,12 +77,14 @@ def _matches(pattern: re.Pattern[str], text: str, longest: bool) -> Iterator[tup
 
     Python takes the first alternative that fits; for the longest, all ends behind it are tried.
     """
+    if not longest:
+        yield from (found.span() for found in pattern.finditer(text))
+        return
     at = 0
     while at <= len(text) and (found := pattern.search(text, at)) is not None:
         start, stop = found.span()
-        if longest:
-            longer = (end for end in range(len(text), stop, -1) if pattern.fullmatch(text, start, end))
-            stop = next(longer, stop)
+        longer = (end for end in range(len(text), stop, -1) if pattern.fullmatch(text, start, end))
+        stop = next(longer, stop)
         yield start, stop
         at = max(stop, start + 1)
 
@@ -97,6 +101,8 @@ def _tokens_of(attributes: Attributes) -> Callable[[str], list[str]]:
         yield text[at:]
 
     def tokens(text: str) -> list[str]:
+        if not (attributes["separates"] or longest or patterns[0].groups):
+            return [token for token in patterns[0].findall(text) if len(token) >= least]
         if not attributes["separates"]:
             return [text[a:b] for a, b in _matches(patterns[0], text, longest) if b - a >= least]
         kept = [text]

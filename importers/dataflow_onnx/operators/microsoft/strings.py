@@ -41,7 +41,7 @@ def Tokenizer(
         raise ModelError("expected one of separators and tokenexp")
     if mincharnum < 1:
         raise ModelError(f"mincharnum is {mincharnum}; expected at least 1")
-    tokens: dict[str, Any] = {"patterns": ("(?s:.)",), "separates": False, "least": mincharnum}
+    tokens: dict[str, Any] = {"patterns": ("(?s:.)",), "separates": False, "least": mincharnum, "longest": False}
     if tokenexp != "." and list(separators or ()) != [""]:  # else single characters
         given = [tokenexp] if tokenexp is not None else [*(separators or ())]
         tokens["longest"] = not all(map(first_is_longest, given))
