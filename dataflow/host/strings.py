@@ -53,28 +53,31 @@ def numbers_of(strings: Array, holder: Any = None) -> Array:
     Raises:
         InputError: an element is no string.
     """
-    found: dict[str, int] = {"": 0}
-    flat = strings.reshape(-1)
-    result = np.empty(flat.size, np.uint64)
     made: list[int] = _held.stack[-1] if holder is None else []
     if holder is not None:
         weakref.finalize(holder, _forget, made)
-    for index, text in enumerate(flat):
-        if not isinstance(text, str):
-            raise InputError(f"element {index} of an array of strings is {text!r:.60}; expected a str")
-        number = found.get(text)
-        if number is None:
+    texts = strings.reshape(-1).tolist()
+    if not set(map(type, texts)) <= {str}:
+        texts = [_checked(index, text) for index, text in enumerate(texts)]
+    found: dict[str, int] = {"": 0}
+    for text in dict.fromkeys(texts):
+        if text:
             number = found[text] = next(_numbers)
             made.append(number)
-            _texts[number] = str(text)
-        result[index] = number
-    return result.reshape(strings.shape)
+            _texts[number] = text
+    return np.fromiter(map(found.__getitem__, texts), np.uint64, len(texts)).reshape(strings.shape)
+
+
+def _checked(index: int, text: object) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"element {index} of an array of strings is {text!r:.60}; expected a str")
+    return str(text)
 
 
 def strings_of(numbers: Array) -> Array:
     """The strings (dtype object) that numbers stand for."""
     found = np.empty(numbers.size, object)
-    found[:] = [_texts[number] for number in numbers.reshape(-1).tolist()]
+    found[:] = list(map(_texts.__getitem__, numbers.reshape(-1).tolist()))
     return found.reshape(numbers.shape)
 
 

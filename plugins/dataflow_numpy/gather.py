@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from .arrays import Array, Attributes, Code, check_indices, upcast
@@ -14,8 +16,9 @@ def _gather(attributes: Attributes, x: Array, indices: Array) -> Array:
 
 def _find(attributes: Attributes, x: Array, keys: Array) -> Array:
     if keys.dtype == object:
-        position = {key: index for index, key in enumerate(keys)}
-        return np.array([position.get(text, len(keys)) for text in x.reshape(-1)], np.int64).reshape(x.shape)
+        position = {key: index for index, key in enumerate(keys.tolist())}
+        positions = map(position.get, x.reshape(-1).tolist(), itertools.repeat(len(keys)))
+        return np.fromiter(positions, np.int64, x.size).reshape(x.shape)
     x, keys = upcast(x), upcast(keys)
     found = np.searchsorted(keys, x).astype(np.int64)
     if len(keys) == 0:
