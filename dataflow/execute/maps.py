@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -18,11 +19,25 @@ from .arguments import named_inputs
 Keys: TypeAlias = "tuple[int, ...] | tuple[str, ...]"
 Columns: TypeAlias = "Mapping[int | str, int]"
 
-_ELEMENTS: dict[str, tuple[type, str]] = {
-    "s": (str, "a text"),
-    "i": (Integral, "a whole number"),
-    "f": (Real, "a number"),
-}
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What keys or elements are.
+
+    Attributes:
+        type_: of all of them.
+        plain: classes that are of it, which most are; to look for others takes longer.
+        text: for messages.
+    """
+
+    type_: type
+    plain: frozenset[type]
+    text: str
+
+
+_TEXT = _Kind(str, frozenset({str}), "a text")
+_INTEGER = _Kind(Integral, frozenset({int, bool}), "a whole number")
+_KINDS = {"s": _TEXT, "i": _INTEGER, "f": _Kind(Real, frozenset({float, int, bool}), "a number")}
 
 
 def columns_of(declared: Sequence[Value], maps: Mapping[str, Keys]) -> dict[str, Columns]:
@@ -58,7 +73,7 @@ def _matrix(value: Value, columns: Columns, given: Any) -> Any:
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InputError(f"input {name}: {checks.shown(row)} stands at {index} among maps")
-        _check(name, next(iter(columns), 0), _ELEMENTS[dtype.kind], row)
+        _check(name, row, _TEXT if isinstance(next(iter(columns), 0), str) else _INTEGER, _KINDS[dtype.kind])
     lengths = {len(columns)} if columns else {len(row) for row in rows}
     if len(lengths) > 1:
         raise InputError(f"input {name}: its elements are read in the order of the keys; give maps of one length")
@@ -74,15 +89,17 @@ def _matrix(value: Value, columns: Columns, given: Any) -> Any:
     return found
 
 
-def _check(name: str, like: int | str, wanted: tuple[type, str], row: Mapping[Any, Any]) -> None:
+def _check(name: str, row: Mapping[Any, Any], keys: _Kind, elements: _Kind) -> None:
     """Refuses keys and elements of other types; they would be taken for missing ones, or converted."""
-    kind, kinds = (str, "texts") if isinstance(like, str) else (Integral, "whole numbers")
+    if keys.plain.issuperset(map(type, row)) and elements.plain.issuperset(map(type, row.values())):
+        return
     for key, element in row.items():
-        if not isinstance(key, kind):
-            raise InputError(f"input {name}: the map has the key {checks.shown(key)}; its keys are {kinds}")
-        if not isinstance(element, wanted[0]):
-            text = f"input {name}: the map has {checks.shown(element)} under {checks.shown(key)}; expected {wanted[1]}"
-            if isinstance(element, str) and kind is str:
+        if not isinstance(key, keys.type_):
+            raise InputError(f"input {name}: the map has the key {checks.shown(key)}; expected {keys.text}")
+        if not isinstance(element, elements.type_):
+            text = f"input {name}: the map has {checks.shown(element)} under {checks.shown(key)}"
+            text += f"; expected {elements.text}"
+            if isinstance(element, str) and keys is _TEXT:
                 text += f"; a category is a key of its own, {checks.shown(f'{key}={element}')}"
             raise InputError(text)
 

@@ -62,6 +62,12 @@ def test_elements_that_onnxruntime_takes_from_cplusplus_alone(element):
     assert run(data, {1: given}).tolist() == [[missing, given]]
 
 
+def test_numbers_of_numpy_are_keys_and_elements():
+    data = reads("DictVectorizer", INT64, FLOAT, FLOAT, int64_vocabulary=[5, -2])
+    assert same(data, {np.int64(5): np.float32(1.5), -2: np.int32(3)}).tolist() == [[1.5, 3.0]]
+    assert run(data, {np.int32(5): np.float16(1.5), -2: True}).tolist() == [[1.5, 1.0]]
+
+
 @pytest.mark.parametrize("to", ["TO_FLOAT", "TO_INT64"])
 def test_cast_maps(to):
     kind = FLOAT if to == "TO_FLOAT" else INT64
@@ -219,7 +225,7 @@ def test_only_inputs_are_maps():
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({1: 2.0}, "the map has the key 1; its keys are texts"),
+        ({1: 2.0}, "the map has the key 1; expected a text"),
         ({"age": "31"}, "the map has '31' under 'age'; expected a number; a category is a key of its own, 'age=31'"),
         ({"age": None}, "the map has None under 'age'; expected a number"),
         ([ROWS[0], 3], "'x': 3 stands at 1 among maps"),
@@ -238,7 +244,7 @@ def test_numbers_and_lengths_that_are_refused():
     for given, match in (({1: 0.5}, "expected a whole number"), ({2: 1 << 70}, "a number doesn't fit int64")):
         with pytest.raises(df.InputError, match=match):
             integers.run({"x": given})
-    with pytest.raises(df.InputError, match="the map has the key 'a'; its keys are whole numbers"):
+    with pytest.raises(df.InputError, match="the map has the key 'a'; expected a whole number"):
         integers.run({"x": {"a": 1}})
     with pytest.raises(df.InputError, match="missing inputs: x"):
         integers.run({1: 2})
