@@ -5,11 +5,13 @@
 #include "cpu.h"
 
 enum {
-  NODE = 4,       /* numbers of a node: feature, comparison, the next if it holds, and if not */
-  MISSING = 8,    /* beside a comparison: NaN fulfills it */
-  BLOCK = 64,     /* rows that visit a tree together */
-  SCORES = 4096,  /* targets of the rows of a block; on the stack, 32 KiB */
-  ROW_GRAIN = 512 /* walks of a tree below which a second thread does not pay */
+  WRONG = INT32_MIN, /* no node and no leaf */
+  TOGETHER = 4,      /* rows whose walks of a tree alternate */
+  NODE = 4,          /* numbers of a node: feature, comparison, the next if it holds, and if not */
+  MISSING = 8,       /* beside a comparison: NaN fulfills it */
+  BLOCK = 64,        /* rows that visit a tree together */
+  SCORES = 4096,     /* targets of the rows of a block; on the stack, 32 KiB */
+  ROW_GRAIN = 512    /* walks of a tree below which a second thread does not pay */
 };
 
 typedef enum aggregate { SUM, MINIMUM, MAXIMUM } aggregate;
@@ -24,7 +26,7 @@ typedef struct ensemble {
   const char *wrong; /* what is wrong with the numbers of a tree; null: nothing */
 } ensemble;
 
-static int fulfills(int32_t mode, double value, double threshold) {
+static inline int fulfills(int32_t mode, double value, double threshold) {
   switch (mode & ~MISSING) {
   case 0:
     return value <= threshold;
@@ -68,26 +70,43 @@ static int fulfills(int32_t mode, double value, double threshold) {
 ADD_LEAF(float)
 ADD_LEAF(double)
 
-/* The leaf of a row in the tree that begins at |node|, or a negative number where one is wrong. */
+/* What follows |node| for a row: another node, a leaf, or WRONG; |pick| takes it from the node. */
+#define NEXT(name, T, pick)                                                                        \
+  static inline int32_t name##_##T(const ensemble *e, const T *row, int32_t node) {                \
+    if (node >= e->n_nodes)                                                                        \
+      return WRONG;                                                                                \
+    const int32_t *n = e->nodes + (int64_t)node * NODE;                                            \
+    const int32_t feature = n[0], mode = n[1];                                                     \
+    if (feature < 0 || feature >= e->n_features || (mode & ~MISSING) < 0 || (mode & ~MISSING) > 5) \
+      return WRONG;                                                                                \
+    const T value = row[feature];                                                                  \
+    const int holds = fulfills(mode, value, ((const T *)e->thresholds)[node]) |                    \
+                      ((value != value) & (mode / MISSING));                                       \
+    const int32_t next = pick;                                                                     \
+    return next >= 0 && next <= node ? WRONG : next;                                               \
+  }
+
+/* The leaves, as -1 - index, or WRONG, of |rows| rows in the tree that begins at |start|. The steps
+ * of one row wait for memory; those of TOGETHER go on meanwhile, and as the outcome of a comparison
+ * can't be predicted, none of them branches. A row alone is faster with a branch, guessed ahead of
+ * memory. */
 #define WALK(T)                                                                                    \
-  static int64_t walk_##T(const ensemble *e, const T *row, int32_t node) {                         \
-    while (node >= 0) {                                                                            \
-      if (node >= e->n_nodes)                                                                      \
-        return -1;                                                                                 \
-      const int32_t *n = e->nodes + (int64_t)node * NODE;                                          \
-      const int32_t feature = n[0], mode = n[1];                                                   \
-      if (feature < 0 || feature >= e->n_features || (mode & ~MISSING) < 0 ||                      \
-          (mode & ~MISSING) > 5)                                                                   \
-        return -1;                                                                                 \
-      const T value = row[feature];                                                                \
-      const int holds = fulfills(mode, value, ((const T *)e->thresholds)[node]) |                  \
-                        (value != value && (mode & MISSING));                                      \
-      const int32_t next = holds ? n[2] : n[3];                                                    \
-      if (next >= 0 && next <= node)                                                               \
-        return -1;                                                                                 \
-      node = next;                                                                                 \
+  NEXT(next, T, n[3 - holds])                                                                      \
+  NEXT(guessed, T, holds ? n[2] : n[3])                                                            \
+  static void walk_##T(const ensemble *e, const T *row, int32_t start, int rows, int32_t *at) {    \
+    for (int i = 0; i < rows; i++)                                                                 \
+      at[i] = start;                                                                               \
+    for (int i = 0; rows < TOGETHER && i < rows; i++)                                              \
+      while (at[i] >= 0)                                                                           \
+        at[i] = guessed_##T(e, row + i * e->n_features, at[i]);                                    \
+    for (int inner = rows == TOGETHER && start >= 0; inner;) {                                     \
+      inner = 0;                                                                                   \
+      for (int i = 0; i < TOGETHER; i++) {                                                         \
+        if (at[i] >= 0)                                                                            \
+          at[i] = next_##T(e, row + i * e->n_features, at[i]);                                     \
+        inner |= at[i] >= 0;                                                                       \
+      }                                                                                            \
     }                                                                                              \
-    return -1 - (int64_t)node;                                                                     \
   }
 WALK(float)
 WALK(double)
@@ -101,14 +120,18 @@ WALK(double)
     memset(seen, 0, (size_t)n);                                                                    \
     memset(scores, 0, (size_t)n * sizeof *scores);                                                 \
     for (int64_t tree = 0; tree < e->n_trees; tree++)                                              \
-      for (int64_t row = begin; row < end; row++) {                                                \
-        const int64_t leaf = walk_##T(e, x + row * e->n_features, e->starts[tree]);                \
-        if (leaf < 0)                                                                              \
-          return "a node that is no node, or leads back";                                          \
-        const int64_t first = (row - begin) * e->n_targets;                                        \
-        const char *wrong = add_leaf_##T(e, leaf, scores + first, seen + first);                   \
-        if (wrong)                                                                                 \
-          return wrong;                                                                            \
+      for (int64_t row = begin; row < end; row += TOGETHER) {                                      \
+        int32_t at[TOGETHER];                                                                      \
+        const int rows = (int)df_min(end - row, TOGETHER);                                         \
+        walk_##T(e, x + row * e->n_features, e->starts[tree], rows, at);                           \
+        for (int i = 0; i < rows; i++) {                                                           \
+          if (at[i] == WRONG)                                                                      \
+            return "a node that is no node, or leads back";                                        \
+          const int64_t score = (row - begin + i) * e->n_targets;                                  \
+          const char *wrong = add_leaf_##T(e, -1 - (int64_t)at[i], scores + score, seen + score);  \
+          if (wrong)                                                                               \
+            return wrong;                                                                          \
+        }                                                                                          \
       }                                                                                            \
     for (int64_t i = 0; i < n; i++)                                                                \
       ((T *)e->y)[begin * e->n_targets + i] = seen[i] ? (T)scores[i] : 0;                          \
