@@ -89,6 +89,7 @@ def _check(
 
 
 def _infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> TensorType:
+    need_number("conv", x, w)
     dtype = same_dtype("conv", x, w)
     sizes = _check("conv", x.shape, w.shape, **attributes)
     if bias is not None and (bias.shape != (w.shape[0],) or bias.dtype != dtype):
@@ -134,6 +135,7 @@ conv: Op = Op(
 
 
 def _grad_input_infer(dy: TensorType, w: TensorType, *, input_shape: Shape, **attributes: Any) -> TensorType:
+    need_number("conv_grad_input", dy, w)
     dtype = same_dtype("conv_grad_input", dy, w)
     sizes = _check("conv_grad_input", input_shape, w.shape, **attributes)
     fits = dy.shape == (input_shape[0], w.shape[0], *sizes)
@@ -164,6 +166,7 @@ conv_grad_input: Op = Op(
 
 
 def _grad_weight_infer(x: TensorType, dy: TensorType, *, weight_shape: Shape, **attributes: Any) -> TensorType:
+    need_number("conv_grad_weight", x, dy)
     dtype = same_dtype("conv_grad_weight", x, dy)
     sizes = _check("conv_grad_weight", x.shape, weight_shape, **attributes)
     fits = dy.shape == (x.shape[0], weight_shape[0], *sizes)

@@ -10,7 +10,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import DType, TensorType, float32, int64
 from ..ir.value import Value
-from .infer import alike, need, need_shape, normal_axis, same_dtype
+from .infer import alike, need, need_number, need_shape, normal_axis, same_dtype
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
@@ -63,6 +63,7 @@ def _index_add_infer(
     indices: TensorType, updates: TensorType, addend: TensorType | None = None, *, size: Size, axis: int
 ) -> TensorType:
     _need_indices("index_add", indices)
+    need_number("index_add", updates)
     rank = updates.rank - indices.rank + 1
     if not (rank >= 1):
         raise InputError(f"index_add: updates {updates} have fewer axes than indices {indices}")

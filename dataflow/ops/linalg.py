@@ -13,11 +13,12 @@ from ..ir.value import Value
 from .activation import relu as _relu
 from .arithmetic import add, div, mul, neg
 from .cast import cast
-from .infer import broadcast_shape, need_float, normal_axis, operand, product, result, same_dtype
+from .infer import broadcast_shape, need_float, need_number, normal_axis, operand, product, result, same_dtype
 from .shape import reshape, transpose
 
 
 def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:
+    need_number("matmul", a, b)
     upcast = a.dtype == float32 and b.dtype in (float16, bfloat16)
     dtype = a.dtype if upcast else same_dtype("matmul", a, b)
     if a.rank < 2 or b.rank < 2:

@@ -16,6 +16,7 @@ from .cast import cast
 from .infer import (
     builder_for,
     need_float,
+    need_number,
     normal_axes,
     normal_axis,
     operand,
@@ -116,6 +117,7 @@ argmin: Op = _arg("argmin", "the index of the smallest along axis")
 
 
 def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
+    need_number("sum_to", x)
     lead = x.rank - len(shape)
     fits = lead >= 0 and all(
         s in (1, d) or isinstance(s, Dim) or isinstance(d, Dim) for s, d in zip(shape, x.shape[lead:], strict=True)

@@ -13,7 +13,7 @@ from ..ir.op import REQUIRED, Op, View
 from ..ir.types import TensorType, bool_, contiguous_strides
 from ..ir.value import Value
 from .gather import index_add
-from .infer import builder_for, need, need_shape, normal_axis, operand, product, varies
+from .infer import builder_for, need, need_number, need_shape, normal_axis, operand, product, varies
 from .logic import where
 from .rules.subgraph import zeros
 
@@ -186,6 +186,7 @@ slice_: Op = Op(
 
 
 def _slice_grad_infer(dy: TensorType, *, shape: Shape, starts: Shape, stops: Shape, steps: Sequence[int]) -> TensorType:
+    need_number("slice_grad", dy)
     x = TensorType(dy.dtype, tuple(shape))
     read = _slice_infer(x, starts=starts, stops=stops, steps=steps)
     fits = not (read.is_bound and dy.is_bound) or read.shape == dy.shape

@@ -14,6 +14,7 @@ from .shape import pad, slice_
 
 
 def _cumsum_infer(x: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> TensorType:
+    need_number("cumsum", x)
     normal_axis("cumsum", axis, x.rank)
     return x
 

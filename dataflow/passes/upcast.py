@@ -57,7 +57,7 @@ class _Upcast:
     Attributes:
         float32: values of fewer bits as float32.
         computed: those of 16 bits that were computed in float32; the others are casts of the value.
-        stored: initializers of 16 bits and views of them.
+        stored: initializers of fewer bits and views of them.
     """
 
     def __init__(self, targets: Targets) -> None:
@@ -119,10 +119,10 @@ class _Upcast:
         return None
 
     def is_mostly_float32(self, inputs: Sequence[Value | None]) -> bool:
-        """Whether fewer elements would be cast to compute in float32 than to compute in 16 bits."""
-        halves = {v for v in inputs if v is not None and v.type.dtype in _NARROW}
-        computed = sum(v.type.elements for v in halves & self.computed)
-        return computed > sum(v.type.elements for v in halves - self.float32.keys() - self.stored)
+        """Whether fewer elements would be cast to compute in float32 than to compute as it is."""
+        narrow = {v for v in inputs if v is not None and v.type.dtype in _NARROW}
+        computed = sum(v.type.elements for v in narrow & self.computed)
+        return computed > sum(v.type.elements for v in narrow - self.float32.keys() - self.stored)
 
     def add(
         self, builder: GraphBuilder, node: Node, wanted: Node, inputs: Sequence[Value | None]
@@ -173,7 +173,8 @@ def _add_cast(builder: GraphBuilder, node: Node, x: Value, result: Value) -> Val
 @functools.cache
 def _attributes_of_cast(to: DType) -> Mapping[str, Attribute]:
     """Of a cast that rounds as arithmetic in that dtype does."""
-    return MappingProxyType(cast.complete({"to": to, "saturate": to.bits >= 16, "round_mode": "nearest"}))
+    rounds: dict[str, Attribute] = {"saturate": False, "round_mode": "nearest"} if to.bits < 16 else {}
+    return MappingProxyType(cast.complete({"to": to, **rounds}))
 
 
 def _takes(kernels: Sequence[Kernel], node: Node) -> bool:

@@ -21,6 +21,7 @@ from dataflow.loaded import Loaded
 from dataflow.passes.bind_shapes import bind
 from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.passes.dynamic_regions import depends_on_data
+from dataflow.plugin.registry import default_registry
 
 from .comparing import wrong
 from .corpus import corpus
@@ -105,7 +106,8 @@ def check(data: bytes, random: standard.Random) -> Outcome:
         return Outcome("ran")
     bound = graph
     try:
-        bound = eliminate_dead_code(bind(_graph_run(session, feeds), sizes))
+        kernels = default_registry().reference_kernels
+        bound = eliminate_dead_code(bind(_graph_run(session, feeds), sizes, kernels))
         text = wrong(bound, feeds, results)
     except df.DataflowError as error:
         if any(0 in v.type.shape for v in bound.values()):  # where nothing is computed, nothing is refused

@@ -29,6 +29,19 @@ def test_mutated_files_are_refused_or_right(block):
     assert not report.findings
 
 
+def test_the_reference_computes_sizes_as_a_session_does():
+    zero = onnx.numpy_helper.from_array(np.zeros(1, np.int64), "zero")
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, "n"])
+    z = onnx.helper.make_tensor_value_info("z", onnx.TensorProto.INT64, None)
+    node = onnx.helper.make_node("NonZero", ["zero"], ["z"])
+    graph = onnx.helper.make_graph([node], "g", [x], [z], [zero])
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    data = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    for seed in range(5):
+        outcome = files.check(data, standard.Random(seed))
+        assert outcome.word in ("ran", "judged") and not outcome.findings
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_random_graphs_are_right_on_every_device_and_with_every_option(block):
     report = campaign("graphs", graphs.target, 3, range(20 * block, 20 * block + 20))

@@ -25,10 +25,11 @@ from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.passes.dynamic_regions import depends_on_data, split
 from dataflow.passes.size_values import completed, static_reads, take_sizes
 from dataflow.plugin import dtype as as_dtype
+from dataflow.plugin.registry import default_registry
 from dataflow_numpy.evaluate import evaluate
-from dataflow_numpy.kernels import KERNELS
 from dataflow_onnx.loading import load_bytes
 
+KERNELS = default_registry().reference_kernels
 STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-6  # of the sum of the terms' magnitudes
 DRAWS = 10  # points and directions, of which one must be smooth
