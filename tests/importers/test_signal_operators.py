@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
@@ -222,6 +222,20 @@ def test_linear_attention_refuses_operands_that_its_rule_does_not_read(given):
     made = node("LinearAttention", names, ["y", "last"], q_num_heads=1, kv_num_heads=1)
     with pytest.raises(df.ModelError, match="update_rule is 'gated_delta', which doesn't fit"):
         load_bytes(proto(made, feeds, outputs=("y", "last")))
+
+
+@pytest.mark.parametrize(
+    ("domain", "readers", "heads", "keys"), [("", 2, 4, 4), ("com.microsoft", 3, 4, 4), ("com.microsoft", 4, 4, 3)]
+)
+def test_linear_attention_refuses_heads_that_do_not_fit(domain, readers, heads, keys):
+    feeds = {n: np.zeros((1, 2, 2 * count), np.float32) for n, count in (("q", readers), ("k", keys), ("v", heads))}
+    sizes = {"q_num_heads": readers, "kv_num_heads": heads, "update_rule": "linear"}
+    made = node("LinearAttention", list(feeds), ["y", "last"], domain=domain, **sizes)
+    model = ModelProto.FromString(proto(made, feeds, outputs=("y", "last")))
+    if domain:
+        model.opset_import.add(domain=domain, version=1)
+    with pytest.raises(df.ModelError, match=r"heads of (queries|keys) don't fit 4 of"):
+        load_bytes(model.SerializeToString())
 
 
 def test_a_convolution_with_a_state_goes_on_where_it_stopped():

@@ -232,47 +232,81 @@ def LinearAttention(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> Any:
-    gated, corrected = update_rule.startswith("gated"), update_rule.endswith("delta")
-    if (decay is not None) != gated or (beta is not None) != corrected:
-        there = [name for name, t in (("decay", decay), ("beta", beta)) if t is not None]
-        raise ModelError(
-            f"update_rule is {update_rule!r}, which doesn't fit {' and '.join(there) or 'no decay or beta'}"
-        )
-    if q_num_heads % kv_num_heads:
-        raise ModelError(f"{q_num_heads} heads of queries don't fit {kv_num_heads} of keys")
     q, k, v = (
-        heads_of(cast_to(c.value(t), float32), heads, name)
+        heads_of(c.value(t), heads, name)
         for t, heads, name in (
             (query, q_num_heads, "query"),
             (key, kv_num_heads, "key"),
             (value, kv_num_heads, "value"),
         )
     )
+    return recurrent_attention(c, q, k, v, past_state, decay, beta, scale=scale, update_rule=update_rule)
+
+
+def recurrent_attention(
+    c: Importer,
+    query: Value,
+    key: Value,
+    value: Value,
+    past_state: T | None,
+    decay: T | None,
+    beta: T | None,
+    *,
+    scale: float,
+    update_rule: str,
+) -> tuple[Any, Any]:
+    """Linear attention with a state for each head of keys and values, which several heads of queries may share.
+
+    Args:
+        c: the importer.
+        query: (batch, heads of queries, length, size), scaled by ``scale``, or 1 / sqrt(size) where that is 0.
+        key: (batch, heads, length, size).
+        value: (batch, heads, length, width).
+        past_state: (batch, heads, size, width); zeros by default.
+        decay: (batch, length, heads) or (batch, length, heads * size), the logarithm, where the rule is gated.
+        beta: (batch, length, heads) or (batch, length, 1), the rate, where the rule corrects by the delta.
+        scale: of the queries.
+        update_rule: "linear", "gated", "delta" or "gated_delta".
+
+    Returns:
+        The result (batch, length, heads of queries * width), and the last state.
+
+    Raises:
+        ModelError: where heads, or operands and rule, don't fit.
+    """
+    gated, corrected = update_rule.startswith("gated"), update_rule.endswith("delta")
+    if (decay is not None) != gated or (beta is not None) != corrected:
+        there = [name for name, t in (("decay", decay), ("beta", beta)) if t is not None]
+        raise ModelError(
+            f"update_rule is {update_rule!r}, which doesn't fit {' and '.join(there) or 'no decay or beta'}"
+        )
+    readers, heads = query.type.shape[1], value.type.shape[1]
+    if isinstance(readers, Dim) or isinstance(heads, Dim) or heads == 0 or readers % heads:
+        raise ModelError(f"{readers} heads of queries don't fit {heads} of keys and values")
+    q, k, v = (cast_to(x, float32) for x in (query, key, value))
     batch, _, length, size = q.type.shape
     if isinstance(size, Dim) or size == 0:
         raise ModelError(f"query is {query.type}; expected heads of a fixed size")
-    width, groups = v.type.shape[3], product([batch, kv_num_heads])
+    width, groups = v.type.shape[3], product([batch, heads])
     if past_state is None:
         state = full(c.builder, (groups, size, width), 0.0, float32)
     else:
         state = ops.reshape(cast_to(c.value(past_state), float32), shape=(groups, size, width))
-    factor = None if decay is None else ops.exp(_per_head(c, decay, kv_num_heads, groups, "decay"))
-    rate = None if beta is None else _per_head(c, beta, kv_num_heads, groups, "beta")
+    factor = None if decay is None else ops.exp(_per_head(c, decay, heads, groups, "decay"))
+    rate = None if beta is None else _per_head(c, beta, heads, groups, "beta")
     y, last = ops.linear_attention(
-        ops.mul(
-            ops.reshape(q, shape=(groups, q_num_heads // kv_num_heads, length, size)), scale or 1 / math.sqrt(size)
-        ),
+        ops.mul(ops.reshape(q, shape=(groups, readers // heads, length, size)), scale or 1 / math.sqrt(size)),
         ops.reshape(k, shape=(groups, length, size)),
         ops.reshape(v, shape=(groups, length, width)),
         state,
         factor,
         rate,
     )
-    heads_first = ops.reshape(y, shape=(batch, q_num_heads, length, width))
+    heads_first = ops.reshape(y, shape=(batch, readers, length, width))
     joined = ops.reshape(
-        ops.transpose(heads_first, perm=(0, 2, 1, 3)), shape=(batch, length, product([q_num_heads, width]))
+        ops.transpose(heads_first, perm=(0, 2, 1, 3)), shape=(batch, length, product([readers, width]))
     )
-    kept = ops.reshape(last, shape=(batch, kv_num_heads, size, width))
+    kept = ops.reshape(last, shape=(batch, heads, size, width))
     return cast_to(joined, query.type.dtype), cast_to(kept, (query if past_state is None else past_state).type.dtype)
 
 

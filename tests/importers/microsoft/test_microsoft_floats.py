@@ -267,6 +267,21 @@ MATRICES = [
         {"q_num_heads": 4, "kv_num_heads": 2},
         outputs=2,
     ),
+    *(  # fewer heads of queries than of values, which share them; and of keys as of values, as of queries, and one
+        Case(
+            "LinearAttention",
+            [f(2, 3, 6), f(2, 3, 3 * keys), f(2, 3, 8), f(2, 4, 3, 2), -abs(f(2, 3, 4)), sigmoid(f(2, 3, 1))],
+            {"q_num_heads": 2, "kv_num_heads": 4},
+            outputs=2,
+        )
+        for keys in (4, 2, 1)
+    ),
+    Case(
+        "LinearAttention",
+        [f(2, 3, 12), f(2, 3, 3), f(2, 3, 8)],
+        {"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "linear"},
+        outputs=2,
+    ),
     Case("CausalConvWithState", [f(2, 4, 6), f(4, 1, 3), f(4), f(2, 4, 2)], {"activation": "silu"}, outputs=2),
 ]
 

@@ -17,7 +17,7 @@ from ...emit import along, cast_to, iota, number, slice_axis
 from ...importer import Importer
 from ...shape_eval import product
 from ...tensor import Tensor
-from ..attention import LinearAttention, heads_of
+from ..attention import heads_of
 from ..linalg import MatMul
 
 T = Tensor
@@ -314,26 +314,3 @@ def _interleaved(x: Value, index: int) -> Any:
     """(batch, rows, heads, several, size): one of the several, as (batch, rows, heads * size)."""
     n, rows, heads, _, size = x.type.shape
     return ops.reshape(slice_axis(x, 3, index, index + 1), shape=(n, rows, product([heads, size])))
-
-
-@operator("LinearAttention")
-def linear_attention(
-    c: Importer,
-    query: T,
-    key: T,
-    value: T,
-    past_state: T | None = None,
-    decay: T | None = None,
-    beta: T | None = None,
-    *,
-    q_num_heads: int,
-    kv_num_heads: int,
-    chunk_size: int = 64,
-    scale: float = 0.0,
-    state_window: int = 0,
-    update_rule: str = "gated_delta",
-) -> Any:
-    if state_window:
-        raise ModelError(f"state_window is {state_window}; expected 0, the state behind the last position alone")
-    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
-    return LinearAttention(c, query, key, value, past_state, decay, beta, scale=scale, update_rule=update_rule, **heads)
