@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
 from .converters import Table
-from .file.inferred import inferred_type
+from .file.inferred import inferred_types
 from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
@@ -130,12 +131,13 @@ def deferred_graph(
     stored = {v.name: data for graph in graphs for v, data in graph.initializers.items() if data.role != "constant"}
     operands += [builder.keep(name, data) for name, data in stored.items()]
     labels = {n.outputs[0]: tuple(*n.attributes.values()) for n in record.graph.nodes if n.op == "ZipMap"}
+    infer = functools.cache(lambda: inferred_types(record))
     types, forms = [], {name: form for name, form in declared.items() if name in inputs}
     for name in outputs:
         if name in labels:
             found: TensorType | Form = TensorType(float32, (Dim(f"{name}.rows"), len(labels[name])))
         else:
-            found = _type(name, record, example, str(why))
+            found = _type(name, record, infer, example, str(why))
         if isinstance(found, Form):
             forms[name], found = found, found.placeholder(name)
         types.append(found)
@@ -194,7 +196,9 @@ def _is_guessed(value: Value, others: Collection[str]) -> bool:
     return value.type.is_bound and value.type.elements <= _MOST_GUESSES and len(others) < _MOST_GUESSES
 
 
-def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> TensorType | Form:
+def _type(
+    name: str, record: ModelRecord, infer: Callable[[], Mapping[str, TensorType]], example: Listed | None, why: str
+) -> TensorType | Form:
     """The type of an output: what the file declares, or what it is for some sizes."""
     declared, form = record.graph.declared.get(name), record.graph.forms.get(name)
     if declared is not None:
@@ -208,7 +212,7 @@ def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> T
             return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))
         if example.lengths.get(name):
             return Form(outputs[element_name(name, 0)].type.dtype, sequence=True, optional=False)
-    inferred = inferred_type(name, record)
+    inferred = infer().get(name)
     if inferred is not None:
         return inferred
     if form is not None:

@@ -21,8 +21,8 @@ sys.stdout.buffer.write(model.SerializeToString())
 _SECONDS = 60.0
 
 
-def inferred_type(name: str, record: ModelRecord) -> TensorType | None:
-    """The type of an output, where its rank at least is inferred.
+def inferred_types(record: ModelRecord) -> dict[str, TensorType]:
+    """The types of a model's outputs, by name, where a rank at least is inferred.
 
     A process of its own infers it, since an assertion in ``onnx`` ends the process for some files: a slice of an axis
     of size -1 is one.
@@ -32,5 +32,6 @@ def inferred_type(name: str, record: ModelRecord) -> TensorType | None:
         done = subprocess.run(command, input=record.content.small, capture_output=True, timeout=_SECONDS, check=True)
         proto = onnx.ModelProto.FromString(done.stdout)
     except (OSError, subprocess.SubprocessError, DecodeError):  # a file that onnx can't read, or finds wrong
-        return None
-    return next((declared_type(value) for value in proto.graph.output if value.name == name), None)
+        return {}
+    found = {value.name: declared_type(value) for value in proto.graph.output}
+    return {name: inferred for name, inferred in found.items() if inferred is not None}
