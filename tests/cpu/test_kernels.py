@@ -31,7 +31,7 @@ def test_every_kernel_agrees_with_the_reference(isa):
 def test_amx_tiles_are_as_right_as_float32():
     found = kit_on("amx", precision="bf16x6")
     assert found["bad"] == []
-    assert found["passed"] > 3000
+    assert found["passed"] > 1500
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
