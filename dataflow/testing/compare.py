@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +17,13 @@ from ..execute.arguments import checked_inputs, sizes_of
 from ..execute.execution import DeviceChoice
 from ..execute.regions import with_wanted
 from ..execute.sequences import types_of
+from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.specialize import Listed, Wanted
-from ..ir.types import Array, TensorType
+from ..ir.types import Array, TensorType, int8, uint8
 from ..ir.value import Value
 from ..model import Model, load, save
+from ..ops.quantized import matmul_integer
 from ..passes.autodiff import vjp_graph
 from ..passes.bind_shapes import bind
 from ..passes.dynamic_regions import depends_on_data
@@ -178,8 +181,25 @@ def _of_onnxruntime(model: Model, arguments: Mapping[str, Array]) -> tuple[dict[
             results = session.run(names, {v.name: arguments[v.name] for v in session.get_inputs()})
         except Exception as error:  # its errors have no common class of their own
             raise InputError(f"onnxruntime can't run the model: {error}; compare with the reference 'numpy'") from None
+        saturates = _multiplies_mixed_signs(model.graph) and _saturates(onnxruntime, path)
     known = {name: found for name, found in zip(names, results, strict=True) if isinstance(found, np.ndarray)}
-    return known, f"onnxruntime {onnxruntime.__version__}"
+    version = f"onnxruntime {onnxruntime.__version__}"
+    return known, f"{version} (whose products of uint8 and int8 saturate on this processor)" if saturates else version
+
+
+def _multiplies_mixed_signs(graph: Graph) -> bool:
+    """Whether a node reads both uint8 and int8."""
+    return any({uint8, int8} <= {v.type.dtype for v in node.inputs if v is not None} for node in graph.nodes)
+
+
+def _saturates(onnxruntime: ModuleType, path: str) -> bool:
+    """Whether its products of uint8 and int8 do so: without VNNI it adds pairs of them in 16 bits."""
+    a, b = np.full((1, 64), 255, np.uint8), np.full((64, 16), 127, np.int8)
+    g = GraphBuilder()
+    g.output("y", matmul_integer(g.input("a", uint8, a.shape), g.input("b", int8, b.shape)))
+    save(Model(g.build()), path, overwrite=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return bool((session.run(["y"], {"a": a, "b": b})[0] != 64 * 255 * 127).any())
 
 
 class _Walk:

@@ -5,6 +5,7 @@ import pytest
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.importers.peer_weights import weights
 from tests.importers.test_quantized import KINDS, Graph, both, integers, model, near, node, scales
 
 
@@ -30,7 +31,7 @@ class Network(Graph):
         name = f"conv{len(self.nodes)}"
         count = self.channels[x] // group
         shape = (filters, count, kernel, kernel)
-        w, scale = self.weight(f"{name}_w", integers(self.random, self.pair[1], shape), 0)
+        w, scale = self.weight(f"{name}_w", weights(self.random, self.pair[1], shape), 0)
         unit = self.stored[f"{x}_s"] * scale
         bias = self.keep(f"{name}_b", self.random.integers(-3000, 3000, filters).astype(np.int32))
         added = self.dequantized(bias, unit, np.zeros(filters, np.int32))

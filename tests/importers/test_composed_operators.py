@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_onnx.loading import load_bytes
+from tests.importers.peer_weights import weights
 from tests.support import onnx_model
 
 node = helper.make_node
@@ -87,7 +88,7 @@ def test_the_loss_of_a_file_is_trained():
 
 def test_a_quantized_network_runs_as_in_onnxruntime():
     random = np.random.default_rng(0)
-    weight = random.integers(-127, 128, (6, 3, 3, 3)).astype(np.int8)
+    weight = weights(random, np.int8, (6, 3, 3, 3))
     stored = [
         ("xs", np.float32(0.02)), ("xz", np.uint8(128)), ("w", weight),
         ("ws", random.uniform(0.001, 0.01, 6).astype(np.float32)), ("wz", np.zeros(6, np.int8)),

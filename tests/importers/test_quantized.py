@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.importers.peer_weights import weights
 from tests.support import onnx_model, ops_of
 
 node = helper.make_node
@@ -60,7 +61,7 @@ def convolution(random, pair):
     kernel = [int(n) for n in random.integers(1, 5, spatial)]
     size = [int(n) for n in random.integers(8, 22, spatial)]
     x = integers(random, pair[0], (int(random.integers(1, 3)), group * channels, *size))
-    w = integers(random, pair[1], (group * filters, channels, *kernel))
+    w = weights(random, pair[1], (group * filters, channels, *kernel))
     return x, w, {"group": group, **window(random, spatial, kernel)}
 
 
@@ -71,7 +72,7 @@ def test_sums_are_equal(pair):
         m, k, n = (int(v) for v in random.choice([1, 3, 17, 33, 70, 200], 3))
         shape = random.choice([0, 2])
         a = integers(random, pair[0], (int(shape), m, k) if shape else (m, k))
-        b = integers(random, pair[1], (k, n))
+        b = weights(random, pair[1], (k, n))
         zeros = {"a_zero": integers(random, pair[0]), "b_zero": integers(random, pair[1], (n,) if trial % 2 else ())}
         data = model(
             [node("MatMulInteger", ["a", "b", "a_zero", "b_zero"], ["y"])],
@@ -120,7 +121,7 @@ def test_requantized_products_and_convolutions_are_within_a_step(pair):
         data = model([node("QLinearConv", names, ["y"], **given)], {"x": x}, stored, kind)
         expected, found, ran = both(data, {"x": x})
         assert near(found, expected) and ran == ["conv_requantized"]
-        a, b = integers(random, pair[0], (9, 40)), integers(random, pair[1], (40, 21))
+        a, b = integers(random, pair[0], (9, 40)), weights(random, pair[1], (40, 21))
         stored |= {"b": b, "ws": scales(random), "wz": integers(random, pair[1]), "ys": scales(random) * 30}
         names = ["x", "xs", "xz", "b", "ws", "wz", "ys", "yz"]
         data = model([node("QLinearMatMul", names, ["y"])], {"x": a}, stored, kind)
@@ -171,7 +172,7 @@ def test_products_between_quantized_values_are_one_op():
                 w, scale = g.weight("w", weight, 0 if trial % 3 else None)
                 operator, count, op = "Conv", len(weight), "conv_requantized"
             else:
-                array, weight = integers(random, pair[0], (5, 24)), integers(random, pair[1], (19, 24))
+                array, weight = integers(random, pair[0], (5, 24)), weights(random, pair[1], (19, 24))
                 w, scale = g.weight("w", weight, 0 if trial % 3 else None)
                 operator, count, op, given = "Gemm", 19, "matmul_requantized", {"transB": 1}
             unit = g.stored["x_s"] * scale
@@ -192,7 +193,7 @@ def test_a_dequantized_value_with_several_readers_stays_integers_for_each():
     g = Graph(random, PAIRS[0])
     x = g.dequantized("x", np.float32(0.05), np.uint8(120))
     for name in ("a", "b"):
-        w, _ = g.weight(f"w{name}", integers(random, np.int8, (8, 6, 1, 1)))
+        w, _ = g.weight(f"w{name}", weights(random, np.int8, (8, 6, 1, 1)))
         g.nodes.append(node("Conv", [x, w], [f"{name}_sums"]))
         g.quantized(f"{name}_sums", name, np.float32(2.0))
     second = [g.dequantized(name, np.float32(2.0), g.stored[f"{name}_z"]) for name in ("a", "b")]
@@ -262,7 +263,7 @@ def test_dynamic_quantization_is_two_ops_and_equal():
     random = np.random.default_rng(13)
     x = random.standard_normal((4, 9, 48)).astype(np.float32)
     stored = {
-        "b": integers(random, np.int8, (48, 35)), "bs": scales(random, (35,)), "bz": np.zeros(35, np.int8),
+        "b": weights(random, np.int8, (48, 35)), "bs": scales(random, (35,)), "bz": np.zeros(35, np.int8),
         "bias": random.standard_normal(35).astype(np.float32),
     }  # fmt: skip
     nodes = [

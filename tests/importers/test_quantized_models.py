@@ -12,6 +12,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQua
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.importers.peer_weights import saturates
 from tests.support import onnx_model
 
 INT8, UINT8, INT16, UINT16 = (getattr(tools.QuantType, name) for name in ("QInt8", "QUInt8", "QInt16", "QUInt16"))
@@ -108,6 +109,7 @@ def test_static_quantization_by_quantized_operators(weights, per_channel, path, 
         per_channel=per_channel,
         activation_type=UINT8,
         weight_type=weights,
+        reduce_range=saturates(),
         op_types_to_quantize=["Conv", "MatMul"],
     )
     check(onnx.load(tmp_path / "m.onnx"))
@@ -115,7 +117,9 @@ def test_static_quantization_by_quantized_operators(weights, per_channel, path, 
 
 @pytest.mark.parametrize(("weights", "per_channel"), [(INT8, True), (UINT8, False)], ids=str)
 def test_dynamic_quantization(weights, per_channel, path, tmp_path):
-    tools.quantize_dynamic(path, tmp_path / "m.onnx", weight_type=weights, per_channel=per_channel)
+    tools.quantize_dynamic(
+        path, tmp_path / "m.onnx", weight_type=weights, per_channel=per_channel, reduce_range=saturates()
+    )
     check(onnx.load(tmp_path / "m.onnx"))
 
 

@@ -12,6 +12,7 @@ from dataflow.cli import main as cli
 from dataflow.plugin import Kernel, OperandSpec, PythonDevice, registry
 from dataflow.plugin.registry import load
 from dataflow.testing.compare import compare, write_reproducer
+from tests.importers.peer_weights import saturates
 from tests.models.data import probes
 from tests.support import TESTS, DevicePlugin, graph_of, onnx_model, refusal
 
@@ -106,6 +107,15 @@ def test_the_reproducer_is_the_files_own_node(tmp_path):
     (right,) = onnxruntime.InferenceSession(target).run(None, given)
     np.testing.assert_allclose(right, np.tanh(1 / (1 + np.exp(-X))), rtol=1e-5)
     assert "exists already" in refusal(df.InputError, write_reproducer, model, found.differences[0], str(target))
+
+
+def test_a_reference_that_saturates_is_called_so(tmp_path):
+    node = helper.make_node("MatMulInteger", ["x", "b"], ["y"])
+    inputs, results = [("x", TensorProto.UINT8, [2, 8])], [("y", TensorProto.INT32, None)]
+    model = loaded(tmp_path, onnx_model([node], inputs, results, [("b", np.full((8, 3), 3, np.int8))]))
+    found = compare(model, np.full((2, 8), 9, np.uint8), ["cpu"])
+    assert not found.differences
+    assert ("saturate" in found.reference) == saturates()
 
 
 def test_a_model_built_by_hand_has_a_reproducer_too(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.importers.microsoft.operator_case import Case, check
+from tests.importers.peer_weights import weights
 
 random = np.random.default_rng(0)
 LEAD = ("batch", "length")
@@ -341,8 +342,7 @@ MIXTURES = [
 def lstm(dirs, size, hidden, per_gate=False, kind=np.int8, zero=0, lengths=None, peepholes=False):
     """Integers, scales and zero points of weights, and their operands."""
     shape = (dirs, 4 * hidden) if per_gate else (dirs,)
-    low = 0 if kind is np.uint8 else -127
-    integers = [random.integers(low, low + 254, (dirs, n, 4 * hidden)).astype(kind) for n in (size, hidden)]
+    integers = [weights(random, kind, (dirs, n, 4 * hidden)) for n in (size, hidden)]
     scales = [(abs(f(*shape)) * 0.002 + 0.002) for _ in integers]
     zeros = [np.full(shape, zero, kind) for _ in integers]
     states = [f(dirs, 2, hidden), f(dirs, 2, hidden), f(dirs, 3 * hidden) if peepholes else None]

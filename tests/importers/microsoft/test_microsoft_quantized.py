@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.importers.microsoft.operator_case import Case, check
+from tests.importers.peer_weights import weights
 
 random = np.random.default_rng(2)
 KINDS = (np.uint8, np.int8)
@@ -59,7 +60,7 @@ def elementwise(kind):
     yield Case("QuantizeLinear", [f(3, 4), s(0.05), zero], **STEP)
     yield Case("QuantizeLinear", [f(3, 4), abs(f(4)) + 0.1, q(kind, 4)], {"axis": 1}, **STEP)
     yield Case("DequantizeLinear", [image[0], scale, zero], **FLOAT)
-    weight = [q(np.int8, 4, 3, 3, 3), abs(f(4)) + 0.1, np.zeros(4, np.int8), s(5), zero]
+    weight = [weights(random, np.int8, (4, 3, 3, 3)), abs(f(4)) + 0.1, np.zeros(4, np.int8), s(5), zero]
     shift = random.integers(-100, 100, 4).astype(np.int32)
     yield Case(
         "QLinearConv",
@@ -71,7 +72,7 @@ def elementwise(kind):
 
 
 def products(kind):
-    a, b = q(kind, 2, 4, 6), q(kind, 6, 5)
+    a, b = q(kind, 2, 4, 6), weights(random, kind, (6, 5))
     one, columns = (s(0.02), kind(3)), (abs(f(5)) + 0.1, q(kind, 5))
     yield Case("MatMulIntegerToFloat", [a, b, s(0.1), one[0], kind(7), one[1]], **FLOAT)
     yield Case("MatMulIntegerToFloat", [a, b, s(0.1), columns[0], kind(7), columns[1], f(5)], stored=(1, 3, 5), **FLOAT)
@@ -87,7 +88,7 @@ def products(kind):
 
 
 def attention():
-    x, w = (q(np.uint8, 2, 3, 5), s(0.02), np.uint8(120)), (q(np.int8, 5, 24), s(0.01), np.int8(0))
+    x, w = (q(np.uint8, 2, 3, 5), s(0.02), np.uint8(120)), (weights(random, np.int8, (5, 24)), s(0.01), np.int8(0))
     operands = [x[0], w[0], f(24), x[1], w[1], None, x[2], w[2]]
     yield Case("QAttention", operands, {"num_heads": 2}, stored=(1,), **FLOAT)
     keys = np.array([2, 3], np.int32)
