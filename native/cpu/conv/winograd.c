@@ -48,7 +48,8 @@ static int64_t squares_of(const df_conv *conv, const df_winograd_form *form) {
   return df_divide_up(w->out[1], form->side) * df_divide_up(w->out[2], form->side);
 }
 
-/* Floats of a position's inputs in a group of squares, odd lines apart. */
+/* Floats of a position's inputs in a group of squares, odd lines apart; behind the last channel's
+ * are others, which its transform overwrites. */
 static int64_t input_floats(const df_conv *conv) { return (conv->channels + 1) * DF_LANES; }
 
 /* The most groups whose inputs stay in the second cache. */
@@ -257,13 +258,19 @@ static int next_span(span *s, const plan *p, const df_conv *conv, int64_t group)
   return 1;
 }
 
+/* What the transform of a channel overwrites behind its squares is written after it. */
 static void start_group(const task *s, int64_t group, float *inputs) {
   const df_conv *conv = &s->d->conv;
+  span spans[DF_DIRECT_ROWS];
+  int64_t count = 0;
   for (span span = {.image = -1}; next_span(&span, s->p, conv, group);)
-    for (int64_t c = 0; c < conv->channels; c++)
-      s->p->form->transform_inputs(
-          &span.squares, s->d->source + (span.image * conv->channels + c) * conv->window.in_size,
-          inputs + c * DF_LANES + span.index, s->p->position);
+    spans[count++] = span;
+  for (int64_t c = 0; c < conv->channels; c++)
+    for (int64_t i = 0; i < count; i++)
+      s->p->form->transform_inputs(&spans[i].squares,
+                                   s->d->source +
+                                       (spans[i].image * conv->channels + c) * conv->window.in_size,
+                                   inputs + c * DF_LANES + spans[i].index, s->p->position);
 }
 
 /* Stores the outputs of a group for a panel of filters. */

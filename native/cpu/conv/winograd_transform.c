@@ -131,7 +131,7 @@ TRANSFORM_INLINE void split_phases(int side, df_vec phase[MOST_READS], const df_
   phase[side + 1] = vec_rotate(phase[1]);
 }
 
-/* Up to DF_LANES - 1 squares in one row of them. */
+/* Up to DF_LANES - 1 squares in one row of them; lanes behind these are overwritten. */
 TRANSFORM_INLINE void transform_row(int side, const df_window *w, const float *plane, int64_t down,
                                     int64_t across, int64_t count, float *inputs, int64_t pitch) {
   int reads = side + 2;
@@ -164,7 +164,7 @@ TRANSFORM_INLINE void transform_row(int side, const df_window *w, const float *p
     side == 2 ? inputs_2(transposed, d) : inputs_4(transposed, d);
 #pragma GCC unroll 6
     for (int j = 0; j < reads; j++)
-      vec_store_partial(inputs + (i * reads + j) * pitch, transposed[j], count);
+      vec_store(inputs + (i * reads + j) * pitch, transposed[j]);
   }
 }
 

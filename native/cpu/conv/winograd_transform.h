@@ -27,7 +27,8 @@ typedef struct df_winograd_form {
   int64_t positions; /* (side + 2) squared: products per channel, filter and square */
   /* out[position * step + lane] = G g G' for the 3 x 3 lines g of DF_LANES filters */
   void (*transform_weights)(float *out, int64_t step, const float *g);
-  /* inputs[position * pitch + i] = B' d B for square i and one plane of the source */
+  /* inputs[position * pitch + i] = B' d B for square i and one plane of the source; less than
+   * DF_LANES floats behind the last square are overwritten */
   void (*transform_inputs)(const df_squares *squares, const float *plane, float *inputs,
                            int64_t pitch);
   void (*transform_sums)(const df_squares *squares, const df_square_epilogue *epilogue);

@@ -66,10 +66,10 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
   if (!strided && epilogue->ahead.next) {
     const char *next = epilogue->ahead.next;
     for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
-#pragma GCC unroll 4
+      for (int64_t at = 0; at < DF_TILE_COLUMNS * 4; at += 64)
+        __builtin_prefetch(next + at, 0, 2);
+#pragma GCC unroll 1 /* steps that overlap take more registers than AVX2 has */
       for (int s = 0; s < DF_AHEAD_STEPS; s++, b += b_step) {
-        if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
-          __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES * 4, 0, 2);
         add_step(rows, vectors, together, &a, b, sum);
         next_step(together, &a);
       }

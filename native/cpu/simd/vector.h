@@ -131,9 +131,24 @@ static inline void vec_store_partial(float *to, df_vec value, int64_t count) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
 #elif defined(__AVX2__)
-  __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lane);
-  _mm256_maskstore_ps(to, mask, (__m256)value);
+  /* No masked store: AMD's processors take 12 cycles for one. */
+  if (count == DF_LANES) {
+    vec_store(to, value);
+    return;
+  }
+  __m128 rest = _mm256_castps256_ps128((__m256)value);
+  if (count & 4) {
+    _mm_storeu_ps(to, rest);
+    rest = _mm256_extractf128_ps((__m256)value, 1);
+    to += 4;
+  }
+  if (count & 2) {
+    _mm_storel_pi((__m64 *)(void *)to, rest);
+    rest = _mm_movehl_ps(rest, rest);
+    to += 2;
+  }
+  if (count & 1)
+    _mm_store_ss(to, rest);
 #else
   for (int64_t i = 0; i < count; i++)
     to[i] = value[i];
