@@ -228,3 +228,22 @@ def again_on(isa, file, but):
     left_to_nightly(isa)
     options = ["-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
     python_on(isa, "-m", "pytest", *options, "-k", f"not {but}", str(file))
+
+
+def moved_logits(axis, joined):
+    """A graph of cross-entropy and its gradient, as one op or two, its arguments, and the same with logits of 2^14."""
+    g = df.GraphBuilder()
+    z, labels = g.input("z", df.float32, (3, 7, 5)), g.input("labels", df.int64, (3, 5) if axis == 1 else (3, 7))
+    how = {"axis": axis, "label_smoothing": 0.1, "ignore_index": -100, "classes": 0}
+    each = df.ops.mul(df.ops.cast(labels, to=df.float32), 0.5)
+    if joined:
+        loss, slope = g.add(df.ops.softmax_cross_entropy_with_grad, (each, z, labels), how).outputs
+    else:
+        loss, *sums = g.add(df.ops.softmax_cross_entropy, (z, labels), how).outputs
+        slope = df.ops.softmax_cross_entropy_grad(df.ops.mul(each, df.ops.add(loss, 1.0)), z, labels, *sums, **how)
+    g.output("loss", loss)
+    g.output("slope", slope)
+    random = np.random.default_rng(0)
+    near = (random.integers(-256, 256, (3, 7, 5)) / 64).astype(np.float32)
+    given = {"z": near, "labels": random.integers(0, 5, labels.type.sizes)}
+    return g.build(), given, {**given, "z": near + np.float32(2.0**14)}  # both exact

@@ -35,27 +35,32 @@ def _classes(attributes: Attributes, logits: Array) -> tuple[Array, int]:
     return upcast(logits)[(slice(None),) * axis + (slice(stop),)], axis
 
 
-def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tuple[Array, Array]:
+def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tuple[Array, Array, Array]:
     z, axis = _classes(attributes, logits)
     classes, smoothing = z.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
     if z.size == 0:
         empty = np.zeros(labels.shape, logits.dtype)
-        return empty, np.full(labels.shape, -np.inf, logits.dtype)
-    lse = _log_sum_exp(z, axis)
-    own = np.take_along_axis(z, np.expand_dims(safe, axis), axis)
-    loss = lse - (1 - smoothing) * own
+        return empty, empty, np.full(labels.shape, -np.inf, logits.dtype)
+    top = z.max(axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    below = z - top  # exact where it counts: what is far from 0 is rounded as a sum
+    log_sum = np.log(np.exp(below).sum(axis=axis, keepdims=True))
+    loss = log_sum - (1 - smoothing) * np.take_along_axis(below, np.expand_dims(safe, axis), axis)
     if smoothing:  # else a logit of -inf would make the mean, times 0, no number
-        loss = loss - smoothing * z.mean(axis=axis, keepdims=True)
-    loss, lse = np.squeeze(loss, axis), np.squeeze(lse, axis)
-    return np.where(counts, loss, 0).astype(logits.dtype), lse.astype(logits.dtype)
+        loss = loss - smoothing * below.mean(axis=axis, keepdims=True)
+    loss, top, log_sum = (np.squeeze(a, axis).astype(logits.dtype) for a in (loss, top, log_sum))
+    return np.where(counts, loss, loss.dtype.type(0)), top, log_sum
 
 
-def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, labels: Array, lse: Array) -> Array:
+def _cross_entropy_grad(
+    attributes: Attributes, dloss: Array, logits: Array, labels: Array, top: Array, log_sum: Array
+) -> Array:
     z, axis = _classes(attributes, logits)
     classes, smoothing = z.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
-    p = np.exp(z - np.expand_dims(upcast(lse), axis)) - smoothing / max(classes, 1)
+    below = z - np.expand_dims(upcast(top), axis) - np.expand_dims(upcast(log_sum), axis)
+    p = np.exp(below) - smoothing / max(classes, 1)
     shape = [classes if i == axis else 1 for i in range(z.ndim)]
     hot = np.expand_dims(safe, axis) == np.arange(classes).reshape(shape)
     p = p - (1 - smoothing) * hot
@@ -66,8 +71,8 @@ def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, lab
 
 
 def _cross_entropy_with_grad(attributes: Attributes, dloss: Array, logits: Array, labels: Array) -> tuple[Array, Array]:
-    loss, lse = _cross_entropy(attributes, logits, labels)
-    return loss, _cross_entropy_grad(attributes, dloss, logits, labels, lse)
+    loss, *sums = _cross_entropy(attributes, logits, labels)
+    return loss, _cross_entropy_grad(attributes, dloss, logits, labels, *sums)
 
 
 class _Paths:

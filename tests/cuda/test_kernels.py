@@ -11,6 +11,7 @@ from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import BASIC, VARIANTS
 from tests.cuda import launching
 from tests.kit_samples import sampled_variants
+from tests.support import moved_logits
 
 OPS = sorted({sample.op.name for sample in SAMPLES})
 
@@ -137,7 +138,9 @@ def test_kernels_round_what_only_products_of_16_bits_read(approximate, columns, 
     g.output("norm", df.ops.cast(g.add(df.ops.layer_norm, (x,), {"axis": 1}).outputs[0], to=df.bfloat16))
     labels, loss = g.input("labels", df.int64, (70,)), g.input("loss", df.float32, (70,))
     how = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0, "classes": columns - 2}
-    g.output("dlogits", df.ops.cast(df.ops.softmax_cross_entropy_grad(loss, x, labels, loss, **how), to=df.bfloat16))
+    g.output(
+        "dlogits", df.ops.cast(df.ops.softmax_cross_entropy_grad(loss, x, labels, loss, loss, **how), to=df.bfloat16)
+    )
     both = g.add(df.ops.softmax_cross_entropy_with_grad, (loss, x, labels), how).outputs
     g.output("loss", both[0])
     g.output("dlogits with the loss", df.ops.cast(both[1], to=df.bfloat16))
@@ -149,3 +152,13 @@ def test_kernels_round_what_only_products_of_16_bits_read(approximate, columns, 
     expected = casting.run(feeds)
     for name, array in rounding.run(feeds).items():
         assert array.tobytes() == expected[name].tobytes()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_logits_far_from_0_have_the_losses_and_gradients_of_those_near_it(axis, joined, cuda):
+    graph, near, far = moved_logits(axis, joined)
+    run = df.Session(graph, devices=["cuda"], registry=cuda).run
+    expected, found = run(near), run(far)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)

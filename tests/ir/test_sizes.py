@@ -288,7 +288,7 @@ def test_gradients_of_operands_of_another_shape_are_refused() -> None:
     assert "one type" in refused(lambda: ops.layer_norm_grad(other, x, None, rows, rows))
     assert "one type" in refused(lambda: ops.lrn_grad(x, other, x, x, size=3))
     assert "one type" in refused(
-        lambda: ops.softmax_cross_entropy_grad(g.constant(np.zeros(2, np.float32)), x, labels, rows)
+        lambda: ops.softmax_cross_entropy_grad(g.constant(np.zeros(2, np.float32)), x, labels, rows, rows)
     )
     assert "one type" in refused(lambda: ops.gather_nd(other, g.constant(np.zeros((3, 1), np.int64)), batch_dims=1))
 

@@ -32,7 +32,7 @@ def graph(factor="given", *, read=(), smoothing=0.0, stages=False):
     )
     logits = ops.tanh(x)
     how = {"axis": 1, "ignore_index": -100, "label_smoothing": smoothing, "classes": 0}
-    loss, lse = g.add(ops.softmax_cross_entropy, (logits, labels), how).outputs
+    loss, *sums = g.add(ops.softmax_cross_entropy, (logits, labels), how).outputs
     g.output("loss", ops.reduce_sum(loss, axes=(0,), keepdims=False))
     if "view" in read:
         g.output("best", ops.argmax(ops.reshape(logits, shape=(3, 2, 5)), axis=2, keepdims=False))
@@ -42,7 +42,7 @@ def graph(factor="given", *, read=(), smoothing=0.0, stages=False):
     if "gradient" in read:
         g.output("dx", ops.exp(logits))
     dloss = ops.mul(scale if factor == "given" else loss, 0.5)
-    dlogits = ops.softmax_cross_entropy_grad(dloss, logits, labels, lse, **how)
+    dlogits = ops.softmax_cross_entropy_grad(dloss, logits, labels, *sums, **how)
     g.output("dlogits", ops.neg(dlogits))
     backward = frozenset(g.outputs()) - forward
     return g.build({"forward": forward, "backward": backward} if stages else {})

@@ -27,8 +27,8 @@ def head(classes=13, *, stored_transposed=True, smoothing=0.0, axis=2, ignored=-
     given = ops.transpose(w, perm=(1, 0)) if stored_transposed else w
     logits = ops.matmul(x, given)
     how = {"axis": axis, "label_smoothing": smoothing, "ignore_index": ignored}
-    loss, lse = g.add(ops.softmax_cross_entropy, (logits, labels), how).outputs
-    dlogits = ops.softmax_cross_entropy_grad(ops.mul(loss, 0.25), logits, labels, lse, **how)
+    loss, *sums = g.add(ops.softmax_cross_entropy, (logits, labels), how).outputs
+    dlogits = ops.softmax_cross_entropy_grad(ops.mul(loss, 0.25), logits, labels, *sums, **how)
     flat, rows = ops.reshape(dlogits, shape=(6, classes)), ops.reshape(x, shape=(6, 8))
     g.output("loss", loss)
     g.output("best", ops.argmax(logits, axis=2, keepdims=False))

@@ -13,6 +13,7 @@ from dataflow.ir.types import dtype
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.train.objective import Objective
 from dataflow_numpy.evaluate import evaluate
+from tests.support import moved_logits
 from tests.train.test_losses import mean, model_of, terms
 
 KEPT = np.load(Path(__file__).parents[1] / "recordings/losses.npz")
@@ -347,3 +348,14 @@ def test_labels_and_lengths_of_ctc_are_checked(device, labels, times, counts, sa
     graph, arguments = joint(loss, {"0": np.zeros((1, 3, 4), np.float32)}, entries)
     with pytest.raises(df.InputError, match=says):
         df.Session(graph, devices=[device], fold=False).run(arguments)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_logits_far_from_0_have_the_losses_and_gradients_of_those_near_it(device, joined, axis):
+    graph, near, far = moved_logits(axis, joined)
+    run = df.Session(graph, devices=[device]).run
+    expected, found = run(near), run(far)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=2e-6, atol=1e-7, err_msg=name)

@@ -128,9 +128,9 @@ class _Padding:
         return {**node.attributes, "classes": int(logits.type.sizes[-1])}
 
     def gradient(self, node: Node, inputs: Sequence[Value | None]) -> Value:
-        dloss, _, labels, lse = inputs
+        dloss, _, labels, *kept = inputs
         logits, axis = self.padded[node.inputs[1]]  # type: ignore[index]
-        made: Value = softmax_cross_entropy_grad(dloss, logits, labels, lse, **self.counted(node), name=node.name)
+        made: Value = softmax_cross_entropy_grad(dloss, logits, labels, *kept, **self.counted(node), name=node.name)
         self.padded[_result(node)] = made, axis
         return _without(made, _result(node))
 

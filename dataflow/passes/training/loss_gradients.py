@@ -52,10 +52,12 @@ def _joined(graph: Graph, loss: Node, targets: Targets) -> Graph:
     readers = graph.readers()
     kept = {*graph.outputs.values(), *(state.after for state in graph.states)}
     logits, labels = loss.inputs
-    lse = loss.outputs[1] if len(loss.outputs) > 1 else None
-    found = [] if lse is None or lse in kept else readers.get(lse, [])
-    gradient = found[0] if len(found) == 1 and found[0].op is softmax_cross_entropy_grad else None
-    if gradient is None or logits is None or gradient.inputs[1:] != (logits, labels, lse):
+    sums = loss.outputs[1:]
+    found = {node for value in sums if value is not None for node in readers.get(value, [])}
+    gradient = found.pop() if len(found) == 1 and kept.isdisjoint(sums) else None
+    if gradient is None or gradient.op is not softmax_cross_entropy_grad or logits is None:
+        return graph
+    if gradient.inputs[1:] != (logits, labels, *sums):
         return graph
     if gradient.attributes != loss.attributes or targets.order(gradient) != targets.order(loss):
         return graph

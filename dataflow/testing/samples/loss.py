@@ -20,8 +20,8 @@ def _cross_entropy() -> list[Sample]:
                 given = (x(*shape), i(*labels, high=shape[axis], dtype=dtype))
                 small = (0,) if np.prod(shape) < 200 else ()
                 rows.append(Sample(ops.softmax_cross_entropy, given, a, gradient=small))
-                lse = x(*labels, kind="positive")
-                rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, lse), a, gradient=small))
+                kept = (x(*labels, kind="positive"), x(*labels, kind="unit"))
+                rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, *kept), a, gradient=small))
                 rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a))
     return rows
 
@@ -35,9 +35,9 @@ def _fewer_classes() -> list[Sample]:
         small = (0,) if np.prod(shape) < 200 else ()
         for smoothing in (0.0, 0.1):
             a = {"axis": axis, "label_smoothing": smoothing, "ignore_index": 0, "classes": classes}
-            kept = x(*labels, kind="positive")
+            kept = (x(*labels, kind="positive"), x(*labels, kind="unit"))
             rows.append(Sample(ops.softmax_cross_entropy, given, a, gradient=small, tolerance=LONG_SUM))
-            rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, kept), a, gradient=small))
+            rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, *kept), a, gradient=small))
             rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a, tolerance=LONG_SUM))
     return rows
 
@@ -50,7 +50,8 @@ def _long() -> list[Sample]:
         given = (x(*shape), i(*labels, low=0, high=shape[axis]))
         a = {"axis": axis, "label_smoothing": 0.1}
         rows.append(Sample(ops.softmax_cross_entropy, given, a, tolerance=LONG_SUM))
-        rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, x(*labels)), a, tolerance=LONG_SUM))
+        kept = (x(*labels), x(*labels, kind="unit"))
+        rows.append(Sample(ops.softmax_cross_entropy_grad, (x(*labels), *given, *kept), a, tolerance=LONG_SUM))
         rows.append(Sample(ops.softmax_cross_entropy_with_grad, (x(*labels), *given), a, tolerance=LONG_SUM))
     return rows
 

@@ -1,12 +1,11 @@
 /* norm/loss.c: softmax cross entropy over class labels and its gradient, apart and as one.
  *
- * logits x: (outer, size, inner), the first C of |size| are classes; labels l, loss, lse: (outer,
+ * logits x: (outer, size, inner), the first C of |size| are classes; labels l, loss, m, s: (outer,
  * inner).
- *   lse = log sum_c e^x_c
- *   loss = lse - (1 - a) x_l - (a / C) sum_c x_c         a = label_smoothing
- *   dx_c = dloss (e^(x_c - lse) - (1 - a) [c = l] - a / C)
- * Where l is ignore_index, loss and dx are 0; dx is 0 behind the classes. With inner = 1 a unit of
- * work is a row, else up to COLUMNS columns.
+ *   m = max_c x_c, s = log sum_c e^(x_c - m)              in one number they would be rounded as m
+ * is loss = m + s - (1 - a) x_l - (a / C) sum_c x_c        a = label_smoothing dx_c = dloss (e^(x_c
+ * - m - s) - (1 - a) [c = l] - a / C) Where l is ignore_index, loss and dx are 0; dx is 0 behind
+ * the classes. With inner = 1 a unit of work is a row, else up to COLUMNS columns.
  */
 #include "norm/softmax.h"
 
@@ -18,8 +17,9 @@ typedef struct loss_context {
   int64_t outer, size, classes, inner;
   int64_t ignored;
   float smoothing;
-  float *loss, *lse;              /* forward; lse may be null */
-  const float *dloss, *given_lse; /* gradient; lse is null where the loss is found with it */
+  float *loss, *top, *log_sum;            /* forward; both may be null */
+  const float *dloss;                     /* gradient */
+  const float *given_top, *given_log_sum; /* null where the loss is found with it */
   float *dx;
 } loss_context;
 
@@ -59,8 +59,10 @@ static void store_loss(const loss_context *loss, int64_t i, const float *x, floa
   DF_ASSUME(loss->loss);
   const double log_sum = log(sum);
   const int64_t label = class_at(loss, i);
-  if (loss->lse)
-    loss->lse[i] = (float)((double)m + log_sum);
+  if (loss->top)
+    loss->top[i] = m;
+  if (loss->log_sum)
+    loss->log_sum[i] = (float)log_sum;
   if (label == loss->ignored) {
     loss->loss[i] = 0.0f;
     return;
@@ -107,7 +109,7 @@ static float scale_of(const loss_context *loss, int64_t i) {
   return class_at(loss, i) == loss->ignored ? 0.0f : loss->dloss[i];
 }
 
-/* What dx has beside dloss (e^(x - lse) - a / C): the label's own share, and zeros behind. */
+/* What dx has beside dloss (e^(x - m - s) - a / C): the label's own share, and zeros behind. */
 static void complete_gradient(const loss_context *loss, neighbours to) {
   for (int64_t j = 0; j < to.n; j++) {
     const int64_t label = class_at(loss, to.at + j);
@@ -119,23 +121,25 @@ static void complete_gradient(const loss_context *loss, neighbours to) {
       to.dx[c * loss->inner + j] = 0.0f;
 }
 
-static void find_gradient(const loss_context *loss, neighbours to, const float *lse) {
+static void find_gradient(const loss_context *loss, neighbours to, const float *top,
+                          const float *log_sum) {
   const float smoothed = loss->smoothing / (float)loss->classes;
   float scale[COLUMNS];
   for (int64_t j = 0; j < to.n; j++)
     scale[j] = scale_of(loss, to.at + j);
   if (loss->inner == 1) {
-    const float s = scale[0], l = lse[0];
+    const float s = scale[0], m = top[0], l = log_sum[0];
     DF_IVDEP
     for (int64_t c = 0; c < loss->classes; c++)
-      to.dx[c] = s == 0.0f ? 0.0f : s * (df_exp(to.x[c] - l) - smoothed);
+      to.dx[c] = s == 0.0f ? 0.0f : s * (df_exp((to.x[c] - m) - l) - smoothed);
   } else {
     for (int64_t c = 0; c < loss->classes; c++) {
       const float *from = to.x + c * loss->inner;
       float *dx = to.dx + c * loss->inner;
       DF_IVDEP
       for (int64_t j = 0; j < to.n; j++)
-        dx[j] = scale[j] == 0.0f ? 0.0f : scale[j] * (df_exp(from[j] - lse[j]) - smoothed);
+        dx[j] = scale[j] == 0.0f ? 0.0f
+                                 : scale[j] * (df_exp((from[j] - top[j]) - log_sum[j]) - smoothed);
     }
   }
   complete_gradient(loss, to);
@@ -182,16 +186,17 @@ static void task(void *context, int64_t index, int64_t count, int32_t worker) {
     const neighbours to = neighbours_of(loss, unit);
     if (!loss->dx) {
       find_loss(loss, to);
-    } else if (loss->given_lse) {
-      find_gradient(loss, to, loss->given_lse + to.at);
+    } else if (loss->given_top) {
+      find_gradient(loss, to, loss->given_top + to.at, loss->given_log_sum + to.at);
     } else if (loss->inner == 1) {
       find_both_of_row(loss, to);
     } else {
-      float lse[COLUMNS];
+      float top[COLUMNS], log_sum[COLUMNS];
       loss_context own = *loss;
-      own.lse = lse - to.at;
+      own.top = top - to.at;
+      own.log_sum = log_sum - to.at;
       find_loss(&own, to);
-      find_gradient(loss, to, lse);
+      find_gradient(loss, to, top, log_sum);
     }
   }
 }
@@ -221,19 +226,22 @@ static df_status run(const df_call *call, loss_context *loss) {
   return DF_OK;
 }
 
-/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, lse? */
+/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, top?,
+ * log_sum? */
 static df_status forward_run(const df_call *call) {
   loss_context loss = describe(call, call->inputs[0], call->inputs[1]);
   loss.loss = call->outputs[0]->data;
-  loss.lse = call->n_outputs > 1 ? call->outputs[1]->data : NULL;
+  loss.top = call->n_outputs > 1 ? call->outputs[1]->data : NULL;
+  loss.log_sum = call->n_outputs > 2 ? call->outputs[2]->data : NULL;
   return run(call, &loss);
 }
 
-/* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
+/* softmax_cross_entropy_grad(dloss, logits, labels, top, log_sum; ...) -> dlogits */
 static df_status gradient_run(const df_call *call) {
   loss_context loss = describe(call, call->inputs[1], call->inputs[2]);
   loss.dloss = call->inputs[0]->data;
-  loss.given_lse = call->inputs[3]->data;
+  loss.given_top = call->inputs[3]->data;
+  loss.given_log_sum = call->inputs[4]->data;
   loss.dx = call->outputs[0]->data;
   return run(call, &loss);
 }
@@ -248,8 +256,9 @@ static df_status both_run(const df_call *call) {
 }
 
 DF_KERNELS(loss) = {
-    DF_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?", NULL, forward_run),
-    DF_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32", "0<1", gradient_run),
+    DF_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?,f32?", NULL, forward_run),
+    DF_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32,f32->f32", "0<1",
+              gradient_run),
     DF_KERNEL("softmax_cross_entropy_with_grad", "f32", "f32,f32,i32|i64->f32,f32", "1<1",
               both_run),
     NULL};

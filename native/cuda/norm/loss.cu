@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(df_rows_block(HELD), HELD / (2 * DF_HELD) + 1)
   const float *row = f.x + at.row * plan.n;
   const int64_t stop = df_min(at.end, f.labels_.classes);
   row_state state;
-  state.clear();
+  state.clear(f, row, at.row < plan.rows);
   for (int64_t base = at.begin; base < stop; base += df_row_round<HELD>(plan)) {
     float x[HELD];
     add_round(state, x, f, row, plan, base, stop, at.lane);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_co
   DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const df_column_position at = df_column_of_thread(plan);
   row_state state;
-  state.clear();
+  state.clear(f, f.x + at.origin, at.live);
   add_column(state, f, plan, at);
   state.join(df_column_join{shared, plan.across});
   if (at.first != 0 || !at.live)
@@ -39,14 +39,15 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_co
   store_loss(f, at.column, label, f.labels_.counts(label) ? *own : 0.0f, state);
 }
 
-/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing, classes) -> loss, lse?
- */
+/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing, classes) -> loss,
+ * top?, log_sum? */
 static df_status forward_run(const df_call *call) {
   const shape s = shape_of(call, call->inputs[0]);
   if (s.outer * s.inner == 0)
     return DF_OK;
   forward f = forward_of(call, 0, s.size);
-  f.lse = df_out<float>(call, 1);
+  f.top = df_out<float>(call, 1);
+  f.log_sum = df_out<float>(call, 2);
   if (s.inner > 1) {
     const df_columns plan = df_columns_plan(s.outer, s.size, s.inner);
     return DF_LAUNCH(call, loss_columns, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0, f,
@@ -63,7 +64,7 @@ static df_status forward_run(const df_call *call) {
 
 struct gradient {
   void *dx; /* float, may be x; or bfloat16 */
-  const float *dloss, *x, *lse;
+  const float *dloss, *x, *top, *log_sum;
   labels labels_;
   int64_t size, inner, count;
   df_divisor by_inner, by_size;
@@ -84,7 +85,8 @@ struct element {
 
   /* Element |c| of row |at| of outer * inner. */
   __device__ element(const gradient &g, int64_t at, int64_t of_row)
-      : scale(0.0f, g.lse[at], g.smoothing, g.labels_.classes), label(g.labels_.at(at)), c(of_row) {
+      : scale(0.0f, g.top[at], g.log_sum[at], g.smoothing, g.labels_.classes),
+        label(g.labels_.at(at)), c(of_row) {
     if (g.labels_.counts(label))
       scale.scale = g.dloss[at];
     else if (g.labels_.is_fault(label) && c == 0)
@@ -124,7 +126,7 @@ template <typename T> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient_
   df_store_together(dx + i, v);
 }
 
-/* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
+/* softmax_cross_entropy_grad(dloss, logits, labels, top, log_sum; ...) -> dlogits */
 template <typename T> static df_status gradient_to(const df_call *call) {
   const shape s = shape_of(call, call->inputs[1]);
   const int64_t count = s.outer * s.size * s.inner;
@@ -135,7 +137,8 @@ template <typename T> static df_status gradient_to(const df_call *call) {
   g.dloss = df_in<const float>(call, 0);
   g.x = df_in<const float>(call, 1);
   g.labels_ = labels_of(call, 2, s.size);
-  g.lse = df_in<const float>(call, 3);
+  g.top = df_in<const float>(call, 3);
+  g.log_sum = df_in<const float>(call, 4);
   g.size = s.size;
   g.inner = s.inner;
   g.count = count;
@@ -159,8 +162,8 @@ static df_status gradient_run(const df_call *call) {
 }
 
 static const df_kernel records[] = {
-    DF_CUDA_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?", nullptr,
+    DF_CUDA_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?,f32?", nullptr,
                    .run = forward_run, .capturable = 1),
-    DF_CUDA_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32|bf16", "0<1",
+    DF_CUDA_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32,f32->f32|bf16", "0<1",
                    .run = gradient_run, .capturable = 1)};
 DF_CUDA_FAMILY(loss, records);

@@ -1,13 +1,12 @@
 /* norm/loss.h: softmax cross entropy over class labels, what norm/loss.cu and
  * norm/loss_with_grad.cu share.
  *
- * logits x: (outer, size, inner), the first C of |size| are classes; labels l, loss, lse: (outer,
+ * logits x: (outer, size, inner), the first C of |size| are classes; labels l, loss, m, s: (outer,
  * inner).
- *   lse = log sum_c e^x_c
- *   loss = lse - (1 - a) x_l - (a / C) sum_c x_c         a = label_smoothing
- *   dx_c = dloss (e^(x_c - lse) - (1 - a) [c = l] - a / C)
- * Where l is ignore_index, loss and dx are 0. A label outside [0, C) is a fault and then treated as
- * if it were ignored. dx is 0 behind the classes.
+ *   m = max_c x_c, s = log sum_c e^(x_c - m)              in one number they would be rounded as m
+ * is loss = m + s - (1 - a) x_l - (a / C) sum_c x_c        a = label_smoothing dx_c = dloss (e^(x_c
+ * - m - s) - (1 - a) [c = l] - a / C) Where l is ignore_index, loss and dx are 0. A label outside
+ * [0, C) is a fault and then treated as if it were ignored. dx is 0 behind the classes.
  */
 #ifndef DF_CUDA_NORM_LOSS_H
 #define DF_CUDA_NORM_LOSS_H
@@ -49,7 +48,7 @@ static labels labels_of(const df_call *call, int32_t input, int64_t size) {
 }
 
 struct forward {
-  float *loss, *lse; /* lse may be null */
+  float *loss, *top, *log_sum; /* the latter may be null */
   const float *x;
   labels labels_;
   float smoothing;
@@ -60,6 +59,7 @@ struct forward {
 static forward forward_of(const df_call *call, int32_t logits, int64_t size) {
   return {df_out<float>(call, 0),
           nullptr,
+          nullptr,
           df_in<const float>(call, logits),
           labels_of(call, logits + 1, size),
           static_cast<float>(df_attr_float(call, DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING)),
@@ -67,14 +67,18 @@ static forward forward_of(const df_call *call, int32_t logits, int64_t size) {
           call->step};
 }
 
-/* State of a row: what softmax needs, and the sum of x when labels are smoothed. */
+/* State of a row: what softmax needs, and the sum of x - |from| when labels are smoothed. |from| is
+ * one of them, since the sum of what is far from 0 would be rounded. */
 struct row_state {
   df_exp_sum exps;
-  float sum;
+  float sum, from;
 
-  __device__ void clear() {
+  /* |x|: of the row, which may be none. */
+  __device__ void clear(const forward &f, const float *x, bool live) {
     exps.clear();
     sum = 0.0f;
+    from = f.smoothing != 0.0f && live && f.labels_.classes > 0 ? *x : 0.0f;
+    from = fabsf(from) < INFINITY ? from : 0.0f;
   }
   /* is_there(k): whether element k is one; the others are -infinity. The sum is wanted with
    * |smooth|. */
@@ -86,7 +90,7 @@ struct row_state {
     float few = 0.0f;
 #pragma unroll
     for (int k = 0; k < HELD; k++)
-      few += is_there(k) ? x[k] : 0.0f;
+      few += is_there(k) ? x[k] - from : 0.0f;
     sum += few;
   }
   template <typename J> __device__ void join(J j) {
@@ -133,8 +137,10 @@ static __device__ __forceinline__ void add_column(row_state &state, const forwar
 static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, int64_t label,
                                                   float own, const row_state &state) {
   const float m = state.exps.m, log_sum = logf(state.exps.s);
-  if (f.lse)
-    f.lse[i] = m + log_sum;
+  if (f.top)
+    f.top[i] = m;
+  if (f.log_sum)
+    f.log_sum[i] = log_sum;
   if (!f.labels_.counts(label)) {
     if (f.labels_.is_fault(label))
       df_fault_note(f.fault, f.step, label, f.labels_.classes);
@@ -143,19 +149,20 @@ static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, i
   }
   float loss = log_sum + (1.0f - f.smoothing) * (m - own);
   if (f.smoothing != 0.0f)
-    loss += f.smoothing * (m - state.sum / static_cast<float>(f.labels_.classes));
+    loss += f.smoothing * ((m - state.from) - state.sum / static_cast<float>(f.labels_.classes));
   f.loss[i] = loss;
 }
 
 /* What all elements of a row have in common for the gradient. */
 struct row_scale {
-  float scale, lse, uniform, hit;
+  float scale, top, log_sum, uniform, hit;
 
-  __device__ row_scale(float dloss, float given_lse, float smoothing, int64_t classes)
-      : scale(dloss), lse(given_lse), uniform(smoothing / static_cast<float>(classes)),
-        hit(1.0f - smoothing) {}
+  __device__ row_scale(float dloss, float given_top, float given_log_sum, float smoothing,
+                       int64_t classes)
+      : scale(dloss), top(given_top), log_sum(given_log_sum),
+        uniform(smoothing / static_cast<float>(classes)), hit(1.0f - smoothing) {}
   __device__ float operator()(float x, bool is_label) const {
-    const float other = scale == 0.0f ? 0.0f : scale * (expf(x - lse) - uniform);
+    const float other = scale == 0.0f ? 0.0f : scale * (expf((x - top) - log_sum) - uniform);
     return is_label ? other - hit * scale : other;
   }
 };

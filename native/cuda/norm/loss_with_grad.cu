@@ -8,11 +8,11 @@
 #include "map/instructions.h"
 #include "norm/loss.h"
 
+static constexpr float LOG2_E = 1.4426950409f;
+
 /* e^x to a few units of its last place and |x| 2^-24 of itself, 0 below 2^-126: what is far below
  * the maximum, where that is more, adds little. */
-static __device__ __forceinline__ float fast_exp(float x) {
-  return df_exp2(x * 1.4426950409f); /* log2(e) */
-}
+static __device__ __forceinline__ float fast_exp(float x) { return df_exp2(x * LOG2_E); }
 
 /* The larger one, NaN if there is one. */
 static __device__ __forceinline__ float larger(float a, float b) {
@@ -56,7 +56,7 @@ struct own {
     }
   }
   __device__ row_scale scale(const forward &f, const row_state &state) const {
-    return {dloss, state.exps.m + logf(state.exps.s), f.smoothing, f.labels_.classes};
+    return {dloss, state.exps.m, logf(state.exps.s), f.smoothing, f.labels_.classes};
   }
 };
 
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   const own of_row(f, dloss, at.row, f.x + origin, 1, at.row < plan.rows);
   float x[DF_HELD];
   row_state state;
-  state.clear();
+  state.clear(f, f.x + origin, at.row < plan.rows);
   int64_t base = 0;
   for (; f.smoothing == 0.0f && base + round <= stop; base += round) {
     df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
@@ -79,18 +79,18 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   for (; base < stop; base += round)
     add_round(state, x, f, f.x + origin, plan, base, stop, at.lane);
   state.join(df_row_join{scratch, plan.group});
-  __syncwarp(); /* the label's logit is read before another lane writes over it */
+  __syncwarp(); /* the label's logit and the first are read before another lane writes over it */
   if (at.lane == 0 && at.row < plan.rows)
     store_loss(f, at.row, of_row.label, of_row.logit, state);
   const row_scale row = of_row.scale(f, state);
-  const float constant = -row.scale * row.uniform;
+  const float constant = -row.scale * row.uniform, power = -row.log_sum * LOG2_E;
   const int64_t live = row.scale == 0.0f ? 0 : stop;
   for (base = 0; base < at.end; base += round) {
     if (plan.n > round)
       df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
 #pragma unroll
     for (int k = 0; k < DF_HELD; k++)
-      x[k] = fmaf(row.scale, fast_exp(x[k] - row.lse), constant);
+      x[k] = fmaf(row.scale, df_exp2(fmaf(x[k] - row.top, LOG2_E, power)), constant);
     const int64_t label = of_row.label - base;
     const int left = df_row_left(plan, base, live);
     if (left < round || (label >= 0 && label < round)) { /* not in most rounds */
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK)
   const df_column_position at = df_column_of_thread(plan);
   const own of_column(f, dloss, at.column, f.x + at.origin, plan.inner, at.live);
   row_state state;
-  state.clear();
+  state.clear(f, f.x + at.origin, at.live);
   add_column(state, f, plan, at);
   state.join(df_column_join{shared, plan.across});
   if (!at.live)

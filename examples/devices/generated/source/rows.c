@@ -204,7 +204,8 @@ static void log_softmax_grad_write(source_writer *writer, const source_step *ste
   softmax_grad(writer, step, "g", "g - exp(z) * (float)total");
 }
 
-/* loss = lse - (1 - a) x[label] - a mean(x), and lse. */
+/* loss = top + s - (1 - a) x[label] - a mean(x), the maximum top, and s, the logarithm of the sum
+ * of exponentials relative to it. */
 static void cross_entropy_write(source_writer *writer, const source_step *step) {
   const df_operand *x = step->inputs[0], *labels = step->inputs[1];
   const int32_t axis = (int32_t)df_axis(step, 0, x->rank);
@@ -221,37 +222,38 @@ static void cross_entropy_write(source_writer *writer, const source_step *step) 
   log_sum(writer, x, &axes, axis);
   snprintf(own.names[axis], sizeof own.names[axis], "label");
   source_element(writer, x, &own, from);
-  W("  const float lse = top + log((float)total);\n  sum_t loss = (sum_t)lse - "
-    "%a * %s;\n",
+  W("  const float s = log((float)total);\n"
+    "  sum_t loss = (sum_t)s + %a * (sum_t)(top - %s);\n",
     1 - smoothing, from);
   if (smoothing > 0) {
     W("  sum_t all = 0;\n");
     each(writer, x, &axes, axis, "z");
-    W("  all += z;\n  }\n  loss -= %a * all / %s;\n", smoothing, N(x->shape[axis]));
+    W("  all += top - z;\n  }\n  loss += %a * all / %s;\n", smoothing, N(x->shape[axis]));
   }
-  W("  v%d_0 = counts ? loss : 0;\n  v%d_1 = lse;\n", NUMBER, NUMBER);
+  W("  v%d_0 = counts ? loss : 0;\n  v%d_1 = top;\n", NUMBER, NUMBER);
+  W("  v%d_2 = s;\n", NUMBER);
 }
 
-/* dx = dloss (e^(x - lse) - (1 - a) [class = label] - a / C), an element for each of x. */
+/* dx = dloss (e^(x - top - s) - (1 - a) [class = label] - a / C), an element for each of x. */
 static void cross_entropy_grad_write(source_writer *writer, const source_step *step) {
   const df_operand *x = step->inputs[1];
   const int32_t axis = (int32_t)df_axis(step, 0, x->rank);
   const double smoothing = df_attr_float(step, 2), classes = (double)x->shape[axis];
   const source_axes axes = source_coordinates(writer, "i", "c", x->shape, x->rank);
   source_axes of_row = axes;
-  char of[4][64];
+  char of[5][64];
   for (int32_t k = axis; k + 1 < SOURCE_MOST_AXES; k++)
     memcpy(of_row.names[k], axes.names[k + 1], sizeof axes.names[0]);
-  for (int32_t input = 0; input < 4; input++)
+  for (int32_t input = 0; input < 5; input++)
     source_element(writer, step->inputs[input], input == 1 ? &axes : &of_row, of[input]);
   W("  const long given = %s;\n  const int counts = given != %s;\n", of[2],
     N(df_attr_int(step, 1)));
   W("  const long label = counts ? label_of(given, %s, %s, FAULT) : 0;\n", N(x->shape[axis]),
     N(step->number));
   W("  const float scale = counts ? %s : 0;\n", of[0]);
-  W("  const float share = exp(%s - %s) - (label == %s ? %af : 0) - %af / "
+  W("  const float share = exp((%s - %s) - %s) - (label == %s ? %af : 0) - %af / "
     "%s;\n",
-    of[1], of[3], axes.names[axis], 1 - smoothing, smoothing, N((int64_t)classes));
+    of[1], of[3], of[4], axes.names[axis], 1 - smoothing, smoothing, N((int64_t)classes));
   W("  v%d_0 = scale == 0 ? 0 : share * scale;\n", NUMBER);
 }
 
@@ -328,10 +330,10 @@ const source_op source_rows[] = {
      .kind = SOURCE_ITEMS, .write = softmax_grad_write, .items = rows},
     {.op = "log_softmax_grad", .elsewhere = ALL, .operands = "~f32,~f32->f32", .inplace = "0<0,0<1",
      .kind = SOURCE_ITEMS, .write = log_softmax_grad_write, .items = rows},
-    {.op = "softmax_cross_entropy", .elsewhere = ALL, .operands = "~f32,~i32|i64->f32,f32?",
+    {.op = "softmax_cross_entropy", .elsewhere = ALL, .operands = "~f32,~i32|i64->f32,f32?,f32?",
      .write = cross_entropy_write},
     {.op = "softmax_cross_entropy_grad", .elsewhere = ALL,
-     .operands = "~f32,~f32,~i32|i64,~f32->f32",
+     .operands = "~f32,~f32,~i32|i64,~f32,~f32->f32",
      .inplace = "0<1", .write = cross_entropy_grad_write},
     {.op = "layer_norm", .elsewhere = ALL, .operands = "~f32,~f32?,~f32?->f32,f32?,f32?",
      .inplace = "0<0",

@@ -106,25 +106,27 @@ def _counted(labels: Value, ignore_index: int, value: Value) -> Any:
 
 def softmax_cross_entropy(
     logits: Value, labels: Value, *, axis: int, ignore_index: int, label_smoothing: float, classes: int
-) -> tuple[Value, Value]:
-    """The loss and the logarithm of the sum of exponentials."""
+) -> tuple[Value, Value, Value]:
+    """The loss, the largest logit, and the logarithm of the sum of exponentials relative to it."""
     at = axis % logits.type.rank
     inside, target = _classes(logits, labels, at, label_smoothing, classes)
     least = float(np.finfo(np.float32).min)
     seen = logits if inside is None else ops.where(inside, logits, least)
     largest = ops.reduce_max(seen, axes=(at,), keepdims=True)
-    total = ops.reduce_sum(ops.exp(ops.sub(seen, largest)), axes=(at,), keepdims=True)
-    lse = ops.reshape(ops.add(ops.log(total), largest), shape=labels.type.shape)
-    hit = ops.mul(target, logits if inside is None else ops.where(inside, logits, 0.0))
-    loss = ops.sub(lse, ops.reduce_sum(hit, axes=(at,), keepdims=False))
-    return _counted(labels, ignore_index, loss), lse
+    below = ops.sub(seen, largest)
+    log_sum = ops.log(ops.reduce_sum(ops.exp(below), axes=(at,), keepdims=True))
+    hit = ops.mul(target, below if inside is None else ops.where(inside, below, 0.0))
+    loss = ops.sub(log_sum, ops.reduce_sum(hit, axes=(at,), keepdims=True))
+    loss, top, log_sum = (ops.reshape(value, shape=labels.type.shape) for value in (loss, largest, log_sum))
+    return _counted(labels, ignore_index, loss), top, log_sum
 
 
 def softmax_cross_entropy_grad(
     dloss: Value,
     logits: Value,
     labels: Value,
-    lse: Value,
+    top: Value,
+    log_sum: Value,
     *,
     axis: int,
     ignore_index: int,
@@ -135,7 +137,8 @@ def softmax_cross_entropy_grad(
     at = axis % logits.type.rank
     inside, target = _classes(logits, labels, at, label_smoothing, classes)
     per_label = tuple(1 if i == at else n for i, n in enumerate(logits.type.shape))
-    probability = ops.exp(ops.sub(logits, ops.reshape(lse, shape=per_label)))
+    below = ops.sub(logits, ops.reshape(top, shape=per_label))
+    probability = ops.exp(ops.sub(below, ops.reshape(log_sum, shape=per_label)))
     if inside is not None:
         probability = ops.where(inside, probability, 0.0)
     weight = ops.reshape(_counted(labels, ignore_index, dloss), shape=per_label)
