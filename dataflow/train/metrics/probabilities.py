@@ -13,7 +13,7 @@ from ...ir.types import Array, float32, int64
 from ...ir.value import Value
 from ..losses.class_axis import weight_of_labels
 from ..losses.loss import Target
-from ..losses.terms import class_numbers, number, ones, pair, summed, upcast
+from ..losses.terms import as_dtype, class_numbers, number, ones, pair, summed, upcast
 from .classes import ratio
 from .rows import by_column, counted, need_classes
 
@@ -74,6 +74,7 @@ class CalibrationError:
             found, wanted, weight = counted(target, output, labels)
             p = ops.softmax(upcast(output), axis=target.axis)
             confidence = ops.reshape(ops.reduce_max(p, axes=(target.axis,), keepdims=0), shape=found.type.shape)
+            weight = as_dtype(weight, confidence.type.dtype)
             right = ops.equal(found, wanted)
         index = ops.floor(ops.minimum(ops.mul(confidence, self.bins), number(confidence, self.bins - 1)))
         index = ops.cast(index, to=int64)
