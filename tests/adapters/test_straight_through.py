@@ -68,6 +68,35 @@ def test_the_gradient_by_x_is_zero_outside_of_the_range(path):
     np.testing.assert_allclose(found, passes * w.sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.INT4, onnx.TensorProto.UINT8])
+def test_gradients_pass_through_pairs_of_4_bits_and_of_blocks(dtype, tmp_path):
+    low, high, zero = (-8, 7, 0) if dtype == onnx.TensorProto.INT4 else (0, 255, 128)
+    scale = np.repeat(np.abs(W).max() / np.array([[high - zero - 1], [high - zero + 2], [high - zero + 1]]), 4, 1)
+    scale = scale.astype(np.float32)  # of two rows each; the first ends below the largest
+    tensors = [onnx.numpy_helper.from_array(W, "w"), onnx.numpy_helper.from_array(scale, "s")]
+    tensors.append(helper.make_tensor("z", dtype, scale.shape, [zero] * scale.size))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["w", "s", "z"], ["wq"], "wq", axis=0, block_size=2),
+        helper.make_node("DequantizeLinear", ["wq", "s", "z"], ["wd"], "wd", axis=0, block_size=2),
+        helper.make_node("MatMul", ["x", "wd"], ["y"], "fc"),
+    ]
+    types = [helper.make_tensor_value_info(n, 1, ["N", s]) for n, s in (("x", 6), ("y", 4))]
+    graph = helper.make_graph(nodes, "qdq", types[:1], types[1:], tensors)
+    file, tuned = str(tmp_path / "qdq.onnx"), str(tmp_path / "tuned.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), file)
+    model = df.straight_through(df.load(file))
+    w, passes = rounded(W, np.repeat(scale, 2, 0).astype(np.float64), zero, low, high)
+    np.testing.assert_allclose(model({"x": X})["y"], X @ w, rtol=1e-5, atol=1e-5)
+    loss = lambda g, outputs, batch: outputs["y"]  # noqa: E731 - the mean of the results
+    with df.Trainer(model, loss=loss, optimizer=df.optim.SGD(lr=1.0), metrics=[]) as trainer:
+        trainer.step({"x": X})
+    gradient = passes * (X.T @ np.full((8, 4), 1 / 32))
+    np.testing.assert_allclose(W - model.parameters["w"].array, gradient, rtol=1e-4, atol=1e-5)
+    df.save(model, tuned)
+    assert onnx.load(tuned).graph.node == onnx.load(file).graph.node
+    np.testing.assert_allclose(df.load(tuned)({"x": X})["y"], model({"x": X})["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_without_pairs_is_refused():
     g = df.GraphBuilder("plain")
     g.output("y", df.ops.relu(g.input("x", df.float32, ("batch", 3))))
