@@ -51,6 +51,14 @@ def test_metrics_are_those_of_scikit_learn(form):
         np.testing.assert_allclose(figure, KEPT[f"{form}/{name}"], rtol=close, err_msg=name)
 
 
+def test_scores_of_minus_infinity_are_one_threshold():
+    """What a mask hides: half of it is right, in whatever order."""
+    for labels in ([1, 0, 1, 0, 1], [1, 1, 0, 1, 0]):
+        metric = metrics.PRAUC()
+        metric.update(np.array([[2.0], *[[-np.inf]] * 4], np.float32), np.array(labels, np.float32)[:, None])
+        assert metric.result() == pytest.approx(1 / 3 + 2 / 3 * 3 / 5)
+
+
 def test_calibration_of_logits_of_float64():
     output, labels = KEPT["classes/output"], KEPT["classes/labels"]
     g = df.GraphBuilder("m")

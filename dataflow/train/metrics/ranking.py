@@ -75,6 +75,6 @@ class PRAUC(Ranking):
         """The sum of precision times the gain of recall, threshold by threshold."""
         order = np.argsort(-score, kind="stable")
         ordered, hits = score[order], np.cumsum(positive[order])
-        ends = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
         gains = np.diff(hits[ends], prepend=0)
         return float((gains * hits[ends] / (ends + 1.0)).sum() / hits[-1])
