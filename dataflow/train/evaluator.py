@@ -126,7 +126,11 @@ class Evaluator:
                 count(means, terms)
                 for name, metric in gathered.items():
                     metric.update(*_values(terms, name))
-        return figures(means) | {name: metric.result() for name, metric in gathered.items()}
+        found: dict[str, Any] = figures(means) | {name: metric.result() for name, metric in gathered.items()}
+        if self.objective.factors:  # of all samples, whatever the batches: labels may not count
+            known = {name: means[name].mean for name in self.objective.factors if means[name].sums[1]}
+            found["loss"] = sum(self.objective.factors[name] * mean for name, mean in known.items())
+        return found
 
     def predict(
         self,

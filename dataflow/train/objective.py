@@ -41,6 +41,7 @@ class Objective:
         graph: the model's, with the inner values that are read as further outputs.
         fractions: metric name to whether it is a share of right answers.
         waiting: names of the metrics that the user chose and that only evaluation computes.
+        factors: of several losses, by name among the figures; empty where there is one.
         keys: the keys that a batch must have beside the model's inputs.
         open: True when a callable of the user's may read any key of a batch.
     """
@@ -88,9 +89,11 @@ class Objective:
         self._seen: dict[Any, _Wanted] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
+        self.factors: dict[str, float] = {}
         if len(self._weighted_losses) > 1:
             self._weighted_losses = [dataclasses.replace(e, figure=self._figure(e)) for e in self._weighted_losses]
             self.fractions |= {entry.figure: False for entry in self._weighted_losses}
+            self.factors = {entry.figure: entry.factor for entry in self._weighted_losses}
         self.waiting = tuple(name for name, _, _ in self._gathered) if chosen is not None else ()
         known = {*self.fractions, *(name for name, _, _ in self._gathered)}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & known

@@ -150,6 +150,23 @@ def test_several_losses_are_weighted_means() -> None:
     assert {"a_accuracy:sum", "b_mae:sum"} <= found.keys()
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_an_evaluation_of_several_losses_is_that_of_all_samples(batch_size: int) -> None:
+    """Whatever the batches, of which some labels don't count."""
+    rng = np.random.default_rng(2)
+    g = df.GraphBuilder("m")
+    one = g.parameter("one", np.ones((), np.float32))
+    for name in "ab":
+        g.output(name, ops.mul(g.input(f"x_{name}", df.float32, ("batch", 4)), one))
+    a, b, size = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    loss = {"a": ("cross_entropy", "kind", 2.0), "b": ("mse", "size", 0.5)}
+    data = {"x_a": a, "x_b": b, "kind": Y, "size": size}
+    found = df.evaluate(df.Model(g.build()), data, loss, batch_size=batch_size)
+    counted = Y != -100
+    first = -np.log(softmax(a)[counted, Y[counted]]).mean()
+    assert found["loss"] == pytest.approx(2 * first + 0.5 * ((b.astype(np.float64) - size) ** 2).mean(), rel=1e-6)
+
+
 def test_a_function_and_a_models_own_loss() -> None:
     rng = np.random.default_rng(3)
     y, t = rng.normal(size=(2, 6, 3)).astype(np.float32)
