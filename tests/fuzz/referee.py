@@ -27,13 +27,14 @@ OTHERWISE = ("MaxUnpool", "RandomUniform", "RandomNormal", "RandomUniformLike", 
 class Referee:
     """Asks a process that is made anew when it dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, plain: bool = False) -> None:
+        self.arguments = ["plain"] if plain else []  # nodes as they are: onnxruntime fuses some to less precise ones
         self.process: subprocess.Popen[bytes] | None = None
 
     def results(self, model: bytes, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
         """The outputs by name; None where onnxruntime refuses the model, or dies of it."""
         if self.process is None or self.process.poll() is not None:
-            command = [sys.executable, "-m", "tests.fuzz.referee"]
+            command = [sys.executable, "-m", "tests.fuzz.referee", *self.arguments]
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -95,6 +96,8 @@ def _serve() -> None:
     os.dup2(2, 1)  # what libraries print must not stand among the answers
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    if "plain" in sys.argv:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     while True:
         try:
             model, feeds = _receive(sys.stdin.buffer)

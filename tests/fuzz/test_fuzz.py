@@ -12,7 +12,23 @@ import pytest
 import dataflow as df
 from tests.kit_samples import EVERY_VARIANT
 
-from . import adapters, edits, files, gradients, graphs, plans, saved, second, sessions, sizes, storage, training
+from . import (
+    adapters,
+    edits,
+    files,
+    gradients,
+    graphs,
+    losses,
+    plans,
+    processes,
+    quantized,
+    saved,
+    second,
+    sessions,
+    sizes,
+    storage,
+    training,
+)
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -65,11 +81,20 @@ def test_gradients_of_random_graphs_agree_with_differences():
         ("storage", storage.target, 16),
         ("sessions", sessions.target, 40),
         ("edits", edits.target, 30),
+        ("losses", losses.target, 30),
+        ("quantized", quantized.target, 20),
     ],
 )
 def test_random_graphs_are_differentiated_again_trained_saved_and_adapted(name, target, count):
     report = campaign(name, target, 3, range(count * (10 if EVERY_VARIANT else 1)))
     assert report.counts["ran"] >= count // 2
+    assert not report.findings
+
+
+def test_processes_train_random_models_as_one_does():
+    pytest.importorskip("mpi4py")
+    report = campaign("processes", processes.target, 3, range(40 if EVERY_VARIANT else 4))
+    assert report.counts["ran"] == report.cases
     assert not report.findings
 
 
