@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError
-from .execute.arguments import checked_inputs
+from .execute.arguments import checked_inputs, sizes_of
+from .execute.graph_of_inputs import graph_of_inputs
 from .host import checks
 from .ir.graph import Graph
 from .ir.types import Array
 from .model import Model
 from .passes.autodiff import gradient_graph, vjp_graph
+from .plugin.registry import registry_of
 from .session import Session
 
 
@@ -32,25 +34,32 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
 
     checks.instance("model", model, Model)
     arguments = checked_inputs(model.graph.inputs, inputs)
-    graph = model.graph_with_data()
+    stored = model.graph_with_data()
+    graph = graph_of_inputs(
+        stored, model.specialized, arguments, registry_of(options.get("registry")).reference_kernels,
+        lambda graph: Session(graph, **options).run(arguments),
+    )  # fmt: skip
     parameters = model.parameters
-    wrt = [v for v in (*graph.inputs, *graph.initializers) if v.type.dtype.is_float]
-    wrt = [v for v in wrt if v in graph.inputs or v.name in parameters]
+    wanted = {v.name: v for v in (*stored.inputs, *stored.initializers) if v.type.dtype.is_float}
+    wanted = {name: v for name, v in wanted.items() if name in arguments or name in parameters}
+    wrt = [v for v in (*graph.inputs, *graph.initializers) if v.name in wanted]
     joint = vjp_graph(graph, wrt)
     session = Session(joint, **options)
     given = {} if cotangents is None else dict(checks.mapping("cotangents", cotangents))
     unknown = [name for name in given if name not in graph.outputs]
     if unknown:
         raise InputError(f"cotangents: there is no output {unknown[0]!r}; there are: {', '.join(graph.outputs)}")
-    if len(given) < len(graph.outputs):
-        from .execute.arguments import sizes_of
-
-        sizes = sizes_of(graph, arguments)
-        for name, value in graph.outputs.items():
-            given.setdefault(name, np.ones(value.type.bind(sizes).sizes, value.type.dtype.cotangent.numpy))
-    names = [f"grad.{v.name}" for v in wrt if f"grad.{v.name}" in joint.outputs]
+    sizes = sizes_of(graph, arguments)
+    for name, value in graph.outputs.items():
+        if value.type.dtype.is_float and name not in given:
+            given[name] = np.ones(value.type.bind(sizes).sizes, value.type.dtype.cotangent.numpy)
+    names = [f"grad.{v.name}" for v in wrt]
     results = session.run({**arguments, **{f"grad.{name}": array for name, array in given.items()}}, names)
-    return {name.removeprefix("grad."): array for name, array in results.items()}
+    found = {name.removeprefix("grad."): array for name, array in results.items()}
+    # what the branch that these inputs take doesn't read has a gradient of zero
+    types = {name: v.type.bind(sizes) for name, v in wanted.items() if name not in found}
+    zeros = {name: np.zeros(type_.sizes, type_.dtype.cotangent.numpy) for name, type_ in types.items()}
+    return {name: found[name] if name in found else zeros[name] for name in wanted}
 
 
 def value_and_grad(

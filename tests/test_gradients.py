@@ -133,6 +133,23 @@ def test_vjp_of_a_model_gives_inputs_and_parameters():
     np.testing.assert_allclose(found["w"], X.T @ U)
 
 
+def test_vjp_of_a_model_with_an_output_of_integers():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (3,))
+    g.output("largest", df.ops.argmax(x, axis=0, keepdims=0))
+    g.output("y", df.ops.exp(x))
+    found = df.vjp(df.Model(g.build()), {"x": np.zeros(3, np.float32)})
+    np.testing.assert_allclose(found["x"], [1, 1, 1])
+
+
+def test_vjp_of_ops_whose_gradient_wants_fixed_sizes():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", "c", "h", "w"))
+    g.output("y", df.ops.resize(x, sizes=(x.type.shape[0], x.type.shape[1], 6, 6), mode="linear"))
+    found = df.vjp(df.Model(g.build()), {"x": np.zeros((1, 2, 3, 3), np.float32)}, devices=["cpu"])
+    np.testing.assert_allclose(found["x"].sum(), 72, rtol=1e-6)
+
+
 def test_vjp_stays_a_function_after_its_first_use():
     g = df.GraphBuilder()
     g.output("y", df.ops.sin(g.input("x", df.float32, (2,))))

@@ -13,21 +13,18 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import InputError
-from ..execute.arguments import checked_inputs, sizes_of
+from ..execute.arguments import checked_inputs
 from ..execute.execution import DeviceChoice
-from ..execute.regions import with_wanted
-from ..execute.sequences import types_of
+from ..execute.graph_of_inputs import graph_of_inputs
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
-from ..ir.specialize import Listed, Wanted
 from ..ir.types import Array, TensorType, int8, uint8
 from ..ir.value import Value
 from ..model import Model, load, save
 from ..ops.quantized import matmul_integer
 from ..passes.autodiff import vjp_graph
-from ..passes.bind_shapes import bind
 from ..passes.dynamic_regions import depends_on_data
-from ..plugin.registry import Registry
+from ..plugin.registry import Registry, registry_of
 from ..session import Session
 
 Reference = Literal["numpy", "onnxruntime"]
@@ -107,7 +104,10 @@ def compare(
         InputError: inputs don't fit, or the reference can't be used.
     """
     arguments = checked_inputs(model.graph.inputs, inputs)
-    graph = _bound(model, arguments)
+    graph = graph_of_inputs(
+        model.graph_with_data(), model.specialized, arguments, registry_of(registry).reference_kernels,
+        lambda graph: Session(graph).run(arguments),
+    )  # fmt: skip
     if training:
         if reference != "numpy":
             raise InputError("training is compared with the reference 'numpy': onnxruntime computes no gradients here")
@@ -121,28 +121,6 @@ def compare(
     complete = Session(graph, devices, registry=registry).run(arguments)
     outputs = {name: _error(array, walk.values[graph.outputs[name]]) for name, array in complete.items()}
     return Comparison(version, walk.compared, walk.skipped, tuple(walk.differences), outputs)
-
-
-def _bound(model: Model, arguments: Mapping[str, Array]) -> Graph:
-    """The graph for these inputs; where shapes depend on data as a whole, which can't be taken apart then."""
-
-    def make(values: Mapping[str, Array], known: object) -> Graph | Wanted:
-        made = model.specialized(types_of(model.graph, arguments), values)
-        if made is None or isinstance(made, Listed):
-            raise cause
-        return made
-
-    def compute(wanted: Wanted, known: object) -> Array:
-        return Session(wanted.graph).run(arguments)[wanted.name]
-
-    graph = model.graph_with_data()
-    if depends_on_data(graph):
-        return graph
-    try:
-        return bind(graph, sizes_of(graph, arguments))
-    except InputError as error:
-        cause = error
-    return with_wanted(make, compute)
 
 
 def _with_gradients(graph: Graph, model: Model, arguments: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:

@@ -18,6 +18,7 @@ from .tensor import Tensor
 
 T = Tensor
 _FAR = (1 << 31) - 1  # ends from here on mean: up to the end; TensorFlow's converter writes this one
+_DISTANT = 10_000_000  # ends from here on mostly do: JAX writes 10^9, Paddle this one; checked once the size is known
 
 
 def required(value: Value, left: Any, right: Any, text: str, equal: int = 1) -> Any:
@@ -61,6 +62,11 @@ def counts_from_the_end(at: Any) -> bool:
     return isinstance(at, Dim) and at_least(-at) is not None
 
 
+def is_taken_for_the_end(at: Any, size: Any) -> bool:
+    """Whether ``clamped_ends`` takes an end for one beyond an axis whose size it doesn't know."""
+    return isinstance(size, Dim) and not isinstance(at, Dim) and _DISTANT <= at < _FAR
+
+
 def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> tuple[Any, Any]:
     """Both ends inside an axis, as ops.slice wants them.
 
@@ -75,6 +81,9 @@ def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> t
 
     def clamp(at: Any, low: int, high: Any) -> Any:
         if isinstance(at, Dim):
+            beyond = at_least(at - size)
+            if beyond is not None and beyond >= 0:
+                return high
             return from_the_end(at, low) if counts_from_the_end(at) else at
         at = int(at)
         if at <= -_FAR:
@@ -84,7 +93,9 @@ def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> t
         if at < 0:
             return from_the_end(at, low) if isinstance(size, Dim) else max(size + at, low)
         if isinstance(high, Dim):
-            return at if open_ended or at == 0 else least_size([at, high])
+            if open_ended:
+                return high if at >= _DISTANT else at
+            return at if at == 0 else least_size([at, high])
         return min(at, high)
 
     if step > 0:

@@ -55,6 +55,16 @@ def squeezed():
     return model(nodes, [("x", F, ("n", 4))], [("z", F, 1)], stored)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_gradients_of_a_branch_on_a_size(rows):
+    loaded, x = load_bytes(squeezed().SerializeToString()), np.ones((rows, 4), np.float32)
+    assert "deferred" in [n.op.name for n in loaded.graph.nodes]
+    loaded.parameters["w"].set(W * 2)
+    found, sign = df.vjp(loaded, {"x": x}, devices=["cpu"]), 1 if rows == 1 else -1
+    np.testing.assert_allclose(found["w"], np.full((4, 3), sign * rows))
+    np.testing.assert_allclose(found["x"], sign * np.tile(2 * W.sum(1), (rows, 1)), rtol=1e-6)
+
+
 def test_a_branch_on_a_size_is_taken_when_the_size_is_known():
     proto = squeezed()
     proto.graph.output[0].type.tensor_type.ClearField("shape")

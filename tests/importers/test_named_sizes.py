@@ -153,11 +153,31 @@ def test_sizes_that_do_not_fit_are_named_with_their_values():
         df.Session(g.build(), devices=["cpu"]).run({"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)})
 
 
-def test_a_slice_to_the_largest_int32_keeps_the_name_of_its_axis():
-    ends = np.array([2**31 - 1], np.int64)
+@pytest.mark.parametrize("end", [2**31 - 1, 10**9, 10**7])
+def test_a_slice_to_a_distant_end_keeps_the_name_of_its_axis(end):
+    ends = np.array([end], np.int64)
     node = helper.make_node("Slice", ["x", "begin", "end"], ["y"])
-    proto = onnx_model([node], [("x", TensorProto.FLOAT, ["n"])], ["y"], [("begin", ends * 0), ("end", ends)])
-    assert str(load_bytes(proto.SerializeToString()).outputs["y"]) == "float32[n]"
+    proto = onnx_model([node], [("x", TensorProto.BOOL, ["n"])], ["y"], [("begin", ends * 0), ("end", ends)])
+    model = load_bytes(proto.SerializeToString())
+    assert str(model.outputs["y"]) == "bool[n]"
+    session = df.Session(model, devices=["cpu"])
+    for size in (3, 10**7 + 1):
+        (y,) = session.run({"x": np.zeros(size, bool)}).values()
+        assert y.shape == (min(size, end),)
+
+
+def test_an_end_behind_the_axis_whatever_its_size_is_the_axis_itself():
+    """TensorFlow's converter cuts a transposed convolution to a size that it may not have, and pads it to that size."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Add", ["n", "one"], ["end"]),
+        helper.make_node("Slice", ["x", "zero", "end"], ["y"]),
+    ]
+    stored = [("zero", np.array([0])), ("one", np.array([1]))]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, ["n"])], ["y"], stored)
+    model = load_bytes(proto.SerializeToString())
+    assert str(model.outputs["y"]) == "float32[n]"
+    assert df.vjp(model, {"x": np.ones(3, np.float32)}, devices=["cpu"])["x"].tolist() == [1, 1, 1]
 
 
 def test_what_a_comparison_with_a_named_size_decided_is_checked_when_it_is_known():

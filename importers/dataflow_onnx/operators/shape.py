@@ -9,10 +9,18 @@ import numpy as np
 
 from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import at_least, broadcast_size
+from dataflow.plugin import at_least, broadcast_size, least_size
 
 from ..converters import Collector
-from ..dynamic_sizes import clamped_ends, counts_from_the_end, ends_of_data, expansion_of_data, required, target_of_data
+from ..dynamic_sizes import (
+    clamped_ends,
+    counts_from_the_end,
+    ends_of_data,
+    expansion_of_data,
+    is_taken_for_the_end,
+    required,
+    target_of_data,
+)
 from ..emit import slice_axis
 from ..importer import Importer
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
@@ -189,6 +197,9 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
         for at in (start, end):
             if counts_from_the_end(at) and at_least(-at) == 0 and -at != shape[axis]:
                 value = required(value, at, 0, f"{at} is 0, which counts from the first element", equal=0)
+            if is_taken_for_the_end(at, shape[axis]):
+                text = f"axis {axis} has {shape[axis]} elements, more than the end {at}, which was taken for the last"
+                value = required(value, least_size([at, shape[axis]]), shape[axis], text)
     return ops.slice(value, starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
 
 
