@@ -149,6 +149,13 @@ def test_the_nearest_element_where_a_coordinate_is_an_integer(rounding):
         check("Resize", [numbers(1, 1, 4, 5), None, np.float32(scales)], opset=19, stored=[2], **given)
 
 
+@pytest.mark.parametrize("scales", [(0.6, 0.6), (0.7, 0.3), (0.5, 1.5), (2.5, 0.9)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_of_opset_10_takes_the_next_element_where_it_shrinks(mode, scales):
+    """ONNX's test of that version makes [1, 3] of [1, 2, 3, 4] by a scale of 0.6."""
+    check("Resize", [numbers(1, 1, 14, 20), np.float32([1, 1, *scales])], opset=10, stored=[1], mode=mode)
+
+
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_rows_without_elements_or_with_infinities(op):
     rows = np.float32([[-INF, 0, 1], [1, 1, 1], [-1e30, 1e30, 0], [2, -INF, 2]])

@@ -93,8 +93,13 @@ def _resize(
 
 @operator("Resize", 10)
 def Resize_10(c: Importer, x: T, scales: T, *, mode: str = "nearest") -> Any:
-    """Asymmetric, and nearest rounds down."""
-    return _by_scales(c, x, scales, mode)
+    """Asymmetric; nearest rounds down, but up along axes that shrink, as in ONNX's tests of that version."""
+    value, found = c.value(x), _scales(c, scales)
+    shrinks = [min(scale, 1.0) for scale in found]
+    if mode != "nearest" or min(shrinks, default=1.0) == 1:
+        return scaled_by(c, value, found, mode)
+    grown = scaled_by(c, value, [max(scale, 1.0) for scale in found], mode)
+    return scaled_by(c, grown, shrinks, mode, nearest="ceil")
 
 
 @operator("Upsample", 7)
@@ -104,23 +109,30 @@ def Upsample_7(c: Importer, x: T, *, scales: Sequence[float], mode: str = "neare
 
 @operator("Upsample", 9)
 def Upsample(c: Importer, x: T, scales: T, *, mode: str = "nearest") -> Any:
-    return _by_scales(c, x, scales, mode)
+    return scaled_by(c, c.value(x), _scales(c, scales), mode)
 
 
-def _by_scales(c: Importer, x: T, scales: T, mode: str) -> Any:
+def _scales(c: Importer, scales: T) -> list[float]:
     found = _numbers(c, scales, "scales")
     if found is None:
         raise ModelError("the scales are left out")
-    return scaled_by(c, c.value(x), found, mode)
+    return found
 
 
-def scaled_by(c: Importer, value: Value, scales: list[float], mode: str, coordinates: str = "asymmetric") -> Any:
-    """``value`` resized by numbers; where it takes the nearest element, it rounds down."""
+def scaled_by(
+    c: Importer,
+    value: Value,
+    scales: list[float],
+    mode: str,
+    coordinates: str = "asymmetric",
+    nearest: str = "floor",
+) -> Any:
+    """``value`` resized by numbers; where it takes the nearest element, it rounds as ``nearest`` says."""
     if len(scales) != value.type.rank:
         raise ModelError(f"{len(scales)} scales for {value.type}")
     sizes = [_scaled(n, s) for n, s in zip(value.type.shape, scales, strict=True)]
     kind = "linear" if mode == "bilinear" else mode
-    return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates=coordinates, nearest="floor")
+    return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates=coordinates, nearest=nearest)
 
 
 @operator("Resize", 11)

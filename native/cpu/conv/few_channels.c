@@ -78,8 +78,17 @@ int DF_NAME(df_few_channels_can)(const df_conv *conv) {
          steps_of(conv) <= MOST_STEPS && w->out_size > 0 && phases_fit(conv);
 }
 
+/* Whether about as many rows are split as lines of taps are copied: where taps are far apart, and
+ * their rows too many to be kept, each row of the output splits also those that lie between. */
+static int splits_what_it_reads(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  form f = form_of(conv);
+  return f.inputs <= f.rows * df_max(w->stride[1], w->kernel[1]);
+}
+
 int DF_NAME(df_few_channels_fills)(const df_conv *conv) {
   return DF_NAME(df_few_channels_can)(conv) && !df_conv_is_plain(&conv->window) &&
+         splits_what_it_reads(conv) &&
          conv->filters > DF_LANES && conv->window.out[2] > DF_LANES &&
          conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
