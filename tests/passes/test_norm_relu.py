@@ -53,8 +53,8 @@ def test_relus_behind_batch_norms_train_as_by_themselves_and_need_less_memory() 
     assert state.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(state[name], array, rtol=2e-3, atol=2e-5, err_msg=name)
-    # The last relu's result was read by its gradient alone; labels and their lse by that of the loss.
-    assert kept == taken - 8 * 6 * 81 * 4 - 8 * (8 + 4)
+    # The last relu's result was read by its gradient alone; labels, largest logits and logarithms by that of the loss.
+    assert kept == taken - 8 * 6 * 81 * 4 - 8 * (8 + 2 * 4)
 
 
 @pytest.mark.parametrize("read", ["node", "output"])
