@@ -13,30 +13,32 @@ __global__ void __launch_bounds__(df_rows_block(HELD), HELD / (2 * DF_HELD) + 1)
   const float *row = f.x + at.row * plan.n;
   const int64_t stop = df_min(at.end, f.labels_.classes);
   row_state state;
-  state.clear(f, row, at.row < plan.rows);
+  state.clear();
+  const auto near = [&] { return HELD < DF_HELD_MOST ? *row : 0.0f; };
   for (int64_t base = at.begin; base < stop; base += df_row_round<HELD>(plan)) {
     float x[HELD];
-    add_round(state, x, f, row, plan, base, stop, at.lane);
+    add_round(state, x, f, row, plan, base, stop, at.lane, near);
   }
   state.join(df_row_join{scratch, plan.group});
   if (at.lane != 0 || at.row >= plan.rows)
     return;
   const int64_t label = f.labels_.at(at.row);
-  store_loss(f, at.row, label, f.labels_.counts(label) ? row[label] : 0.0f, state);
+  store_loss(f, at.row, label, f.labels_.counts(label) ? row[label] : 0.0f, state, near);
 }
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_columns plan) {
   DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const df_column_position at = df_column_of_thread(plan);
   row_state state;
-  state.clear(f, f.x + at.origin, at.live);
-  add_column(state, f, plan, at);
+  state.clear();
+  const auto near = [&] { return at.live ? f.x[at.origin] : 0.0f; };
+  add_column(state, f, plan, at, near);
   state.join(df_column_join{shared, plan.across});
   if (at.first != 0 || !at.live)
     return;
   const int64_t label = f.labels_.at(at.column);
   const float *own = f.x + at.origin + label * plan.inner;
-  store_loss(f, at.column, label, f.labels_.counts(label) ? *own : 0.0f, state);
+  store_loss(f, at.column, label, f.labels_.counts(label) ? *own : 0.0f, state, near);
 }
 
 /* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing, classes) -> loss,
@@ -53,7 +55,9 @@ static df_status forward_run(const df_call *call) {
     return DF_LAUNCH(call, loss_columns, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0, f,
                      plan);
   }
-  df_rows plan = df_rows_plan(s.outer, s.size, false, DF_HELD_MOST);
+  /* With the most elements the sum for smoothing would not fit into registers: there is none. */
+  const int32_t most = f.smoothing != 0.0f ? 2 * DF_HELD : DF_HELD_MOST;
+  df_rows plan = df_rows_plan(s.outer, s.size, false, most);
   df_rows_vectors(&plan, f.x);
   return df_by_held(plan, [&]<int HELD>() {
     return DF_LAUNCH(call, loss_rows<HELD>, df_rows_grid(plan), plan.block, 0, f, plan);

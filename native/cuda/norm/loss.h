@@ -67,26 +67,27 @@ static forward forward_of(const df_call *call, int32_t logits, int64_t size) {
           call->step};
 }
 
-/* State of a row: what softmax needs, and the sum of x - |from| when labels are smoothed. |from| is
+/* One of the logits of a row, or 0. */
+static __device__ __forceinline__ float finite(float x) { return fabsf(x) < INFINITY ? x : 0.0f; }
+
+/* State of a row: what softmax needs, and the sum of x - |near| when labels are smoothed. |near| is
  * one of them, since the sum of what is far from 0 would be rounded. */
 struct row_state {
   df_exp_sum exps;
-  float sum, from;
+  float sum;
 
-  /* |x|: of the row, which may be none. */
-  __device__ void clear(const forward &f, const float *x, bool live) {
+  __device__ void clear() {
     exps.clear();
     sum = 0.0f;
-    from = f.smoothing != 0.0f && live && f.labels_.classes > 0 ? *x : 0.0f;
-    from = fabsf(from) < INFINITY ? from : 0.0f;
   }
   /* is_there(k): whether element k is one; the others are -infinity. The sum is wanted with
-   * |smooth|. */
-  template <int HELD, typename F>
-  __device__ void add(const float (&x)[HELD], bool smooth, F is_there) {
+   * |smooth|. near(): read again each time, which is a register less. */
+  template <int HELD, typename F, typename N>
+  __device__ void add(const float (&x)[HELD], bool smooth, F is_there, N near) {
     exps.add(x);
     if (!smooth)
       return;
+    const float from = finite(near());
     float few = 0.0f;
 #pragma unroll
     for (int k = 0; k < HELD; k++)
@@ -100,10 +101,10 @@ struct row_state {
 };
 
 /* Adds the elements of the round from |base| on that are before |stop|. */
-template <int HELD>
+template <int HELD, typename N>
 static __device__ __forceinline__ void
 add_round(row_state &state, float (&x)[HELD], const forward &f, const float *row,
-          const df_rows &plan, int64_t base, int64_t stop, int lane) {
+          const df_rows &plan, int64_t base, int64_t stop, int lane, N near) {
   df_row_load(x, row, plan, base, stop, lane, -INFINITY);
   const int left = df_row_left<HELD>(plan, base, stop);
   const auto is_there = [&](int k) { return df_row_index(plan, lane, k) < left; };
@@ -112,13 +113,14 @@ add_round(row_state &state, float (&x)[HELD], const forward &f, const float *row
     for (int k = 0; k < HELD; k++)
       x[k] = is_there(k) ? x[k] : -INFINITY;
   }
-  state.add(x, f.smoothing != 0.0f, is_there);
+  state.add(x, HELD < DF_HELD_MOST && f.smoothing != 0.0f, is_there, near);
 }
 
 /* Adds the elements of a column, from |at.first| on. */
+template <typename N>
 static __device__ __forceinline__ void add_column(row_state &state, const forward &f,
                                                   const df_columns &plan,
-                                                  const df_column_position &at) {
+                                                  const df_column_position &at, N near) {
   for (int64_t base = 0; base < f.labels_.classes;
        base += static_cast<int64_t>(at.step) * DF_HELD) {
     const auto is_there = [&](int k) {
@@ -129,13 +131,14 @@ static __device__ __forceinline__ void add_column(row_state &state, const forwar
 #pragma unroll
     for (int k = 0; k < DF_HELD; k++)
       x[k] = is_there(k) ? x[k] : -INFINITY;
-    state.add(x, f.smoothing != 0.0f, is_there);
+    state.add(x, f.smoothing != 0.0f, is_there, near);
   }
 }
 
 /* The loss at index |i|; |own|: the logit of its label, where it counts. */
+template <typename N>
 static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, int64_t label,
-                                                  float own, const row_state &state) {
+                                                  float own, const row_state &state, N near) {
   const float m = state.exps.m, log_sum = logf(state.exps.s);
   if (f.top)
     f.top[i] = m;
@@ -149,7 +152,8 @@ static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, i
   }
   float loss = log_sum + (1.0f - f.smoothing) * (m - own);
   if (f.smoothing != 0.0f)
-    loss += f.smoothing * ((m - state.from) - state.sum / static_cast<float>(f.labels_.classes));
+    loss +=
+        f.smoothing * ((m - finite(near())) - state.sum / static_cast<float>(f.labels_.classes));
   f.loss[i] = loss;
 }
 

@@ -70,18 +70,19 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   const own of_row(f, dloss, at.row, f.x + origin, 1, at.row < plan.rows);
   float x[DF_HELD];
   row_state state;
-  state.clear(f, f.x + origin, at.row < plan.rows);
+  state.clear();
+  const auto near = [&] { return of_row.logit; };
   int64_t base = 0;
   for (; f.smoothing == 0.0f && base + round <= stop; base += round) {
     df_row_load(x, f.x + origin, plan, base, stop, at.lane, -INFINITY);
     add_all(state.exps, x);
   }
   for (; base < stop; base += round)
-    add_round(state, x, f, f.x + origin, plan, base, stop, at.lane);
+    add_round(state, x, f, f.x + origin, plan, base, stop, at.lane, near);
   state.join(df_row_join{scratch, plan.group});
-  __syncwarp(); /* the label's logit and the first are read before another lane writes over it */
+  __syncwarp(); /* the label's logit is read before another lane writes over it */
   if (at.lane == 0 && at.row < plan.rows)
-    store_loss(f, at.row, of_row.label, of_row.logit, state);
+    store_loss(f, at.row, of_row.label, of_row.logit, state, near);
   const row_scale row = of_row.scale(f, state);
   const float constant = -row.scale * row.uniform, power = -row.log_sum * LOG2_E;
   const int64_t live = row.scale == 0.0f ? 0 : stop;
@@ -111,13 +112,14 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK)
   const df_column_position at = df_column_of_thread(plan);
   const own of_column(f, dloss, at.column, f.x + at.origin, plan.inner, at.live);
   row_state state;
-  state.clear(f, f.x + at.origin, at.live);
-  add_column(state, f, plan, at);
+  state.clear();
+  const auto near = [&] { return of_column.logit; };
+  add_column(state, f, plan, at, near);
   state.join(df_column_join{shared, plan.across});
   if (!at.live)
     return;
   if (at.first == 0)
-    store_loss(f, at.column, of_column.label, of_column.logit, state);
+    store_loss(f, at.column, of_column.label, of_column.logit, state, near);
   const row_scale scale = of_column.scale(f, state);
   for (int64_t c = at.first; c < plan.size; c += at.step) {
     const int64_t i = at.origin + c * plan.inner;
