@@ -142,7 +142,9 @@ class BatchObjective:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
         mean: Value | None = None
         for entry, (loss, weight) in zip(self.losses, found, strict=True):
-            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), entry.factor)
+            # Smoothed labels of classes that count nothing have a loss and no weight.
+            counted = ops.where(ops.greater(weight, 0.0), loss, 0.0)
+            term = ops.mul(ops.div(counted, ops.maximum(weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None
         count = g.scalar(self.size, float32) if sample_weight is None else summed(sample_weight)

@@ -462,7 +462,7 @@ def _cosine(m: Maker) -> Case:
 
 def _inverse(*vectors: Array) -> float:
     """One over the length of the shortest."""
-    return float(max(1 / np.sqrt((v * v).sum(1) + 1e-9).min() for v in vectors))
+    return float(max((1 / np.sqrt((v * v).sum(1) + 1e-9)).max() for v in vectors))
 
 
 def _angle(x: Array, y: Array) -> tuple[Array, Array]:

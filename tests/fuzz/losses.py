@@ -24,6 +24,8 @@ from .metric_formulas import Metric, chosen
 RATE = 2.0**20  # so large that what a step adds to a parameter isn't lost in its rounding
 STEP = 1e-4
 OF_LOSS, OF_GRADIENT = 1e-5, 3e-5  # what float32 may be off by, of the largest
+OF_PROBABILITY = 3e-6  # likewise, of weighted probabilities near 1
+OF_DIFFERENCES = 4e-15  # likewise, of float64
 ROUNDING = {"float16": 2e-3, "bfloat16": 1.2e-2}  # of gradients that pass through these
 
 
@@ -94,14 +96,19 @@ class Job:
             found.append(((elements * factor).sum(tuple(range(1, elements.ndim))), float((weight * factor).sum())))
         return found
 
-    def each(self, values: Mapping[str, Array], rows: Array) -> tuple[Array, float]:
-        """What each sample of a micro-batch adds to the loss, and the weight: of several the sum of their means."""
+    def each(self, values: Mapping[str, Array], rows: Array, name: str = "") -> tuple[Array, float]:
+        """What each sample of a micro-batch adds to the loss, and the weight: of several the sum of their means.
+
+        With a name those losses alone that read this value.
+        """
         found = self.sums(values, rows)
         if len(found) == 1:
             return found[0]
         count = float(self.weights[rows].sum())
-        means = [f * s / max(w, 1e-30) for f, (s, w) in zip(self.factors, found, strict=True)]
-        return count * np.sum(means, 0), count
+        means = [f * s / w if w else 0.0 * s for f, (s, w) in zip(self.factors, found, strict=True)]
+        return count * np.sum(
+            [m for m, c in zip(means, self.cases, strict=True) if not name or name in c.outputs], 0
+        ), count
 
     def mean(self, values: Mapping[str, Array], parts: Sequence[Array]) -> tuple[float, float]:
         """The loss of all samples in batches, and how large what is added up to it is."""
@@ -142,7 +149,7 @@ class Job:
         for by in (up, -down):
             moved = values[name].copy()
             moved[at] += STEP * by
-            ends.append((moved[at], self.each({**values, name: moved}, rows)[0]))
+            ends.append((moved[at], self.each({**values, name: moved}, rows, name)[0]))
         with np.errstate(invalid="ignore"):
             (high, above), (low, below) = ends
             change = above - below if len(at[0]) == len(rows) else (above - below).sum()
@@ -269,13 +276,9 @@ def faults(job: Job, random: standard.Random) -> Iterator[tuple[str, str]]:
             exact, known = job.gradient(values, name)
         exact /= weight
         size = max(np.abs(exact).max(initial=0), *(case.slope / weight for case in job.cases), 0.0)
-        bound = (OF_GRADIENT + ROUNDING.get(job.dtype.name, 0.0)) * size + 1e-9
-        bound += (
-            4e-15
-            / STEP
-            * np.abs(values[name], where=np.isfinite(values[name]), out=np.zeros(values[name].shape)).max(initial=0)
-            / abs(weight)
-        )
+        far = np.abs(np.where(np.isfinite(values[name]), values[name], 0.0)).max(initial=0)
+        bound = (OF_GRADIENT + ROUNDING.get(job.dtype.name, 0.0)) * size
+        bound += (OF_PROBABILITY + far * OF_DIFFERENCES / STEP) / abs(weight)
         wrong = known & ~(np.abs(moved - exact) <= bound)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])

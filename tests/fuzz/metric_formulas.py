@@ -32,10 +32,15 @@ def chosen(case: Case, random: standard.Random) -> list[Metric]:
     """Some metrics that fit a loss, each with its formula of values and labels."""
     if not case.entries or not next(iter(case.entries)).startswith("labels"):
         return []
+    z = next(iter(case.outputs.values())).astype(np.float32)
+    finite = bool(np.isfinite(z).all())
+    apart = (
+        finite and np.ptp(z) < 20 and len(np.unique(z)) == z.size
+    )  # what is equal in one order may not be in another
     if case.axis is not None:
-        found = of_classes(case.axis, case.ignored, random)
+        found = of_classes(case.axis, case.ignored, random, areas=apart)
     elif case.behind == ("sigmoid",):
-        found = of_columns(random)
+        found = of_columns(random) if finite else []
     else:
         found = OF_NUMBERS if case.numbers else []
     return random.sample(found, random.randint(0, len(found)))
@@ -44,7 +49,7 @@ def chosen(case: Case, random: standard.Random) -> list[Metric]:
 # ---- of class numbers ----------------------------------------------------------------------------------
 
 
-def of_classes(axis: int, ignored: int, random: standard.Random) -> list[Metric]:
+def of_classes(axis: int, ignored: int, random: standard.Random, *, areas: bool) -> list[Metric]:
     """Metrics of logits with classes on an axis."""
 
     def rows(z: Array, y: Array) -> tuple[Array, Array]:
@@ -63,8 +68,14 @@ def of_classes(axis: int, ignored: int, random: standard.Random) -> list[Metric]
         (metrics.Confusion(), of(_confusion)),
         (metrics.Matthews(), of(_matthews)),
         (metrics.CalibrationError(BINS), of(_class_calibration)),
-        (metrics.ROCAUC(), of(lambda z, y: _areas(z, y, _roc))),
-        (metrics.PRAUC(), of(lambda z, y: _areas(z, y, _precision_recall))),
+        *(
+            [
+                (metrics.ROCAUC(), of(lambda z, y: _areas(z, y, _roc))),
+                (metrics.PRAUC(), of(lambda z, y: _areas(z, y, _precision_recall))),
+            ]
+            if areas
+            else []
+        ),
         (FIGURES[name][0](average), of(lambda z, y: _averaged(_confusion(z, y), name, average or "macro"))),
     ]
 

@@ -150,6 +150,16 @@ def test_several_losses_are_weighted_means() -> None:
     assert {"a_accuracy:sum", "b_mae:sum"} <= found.keys()
 
 
+def test_one_of_several_losses_whose_labels_count_nothing_adds_nothing() -> None:
+    """Smoothing gives such labels a loss, which was divided by 1e-30."""
+    model = model_of(("batch", 4), names=("a", "b"))
+    smoothed = df.losses.CrossEntropy((0.0, 1.0, 1.0, 1.0), 0.1)
+    a, b = np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)
+    labels = {"kind": np.zeros(3, np.int64), "size": np.zeros((3, 4), np.float32)}
+    found = terms(Objective(model, {"a": (smoothed, "kind"), "b": ("mse", "size")}), {"a": a, "b": b}, **labels)
+    assert mean(found) == pytest.approx((b.astype(np.float64) ** 2).mean(), rel=1e-6)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_an_evaluation_of_several_losses_is_that_of_all_samples(batch_size: int) -> None:
     """Whatever the batches, of which some labels don't count."""
