@@ -62,7 +62,7 @@ class Job:
         batch: all samples.
         weights: of samples.
         dtype: of the values.
-        parts: the samples of each micro-batch.
+        blocks: the samples of each micro-batch.
         described: for people.
     """
 
@@ -74,7 +74,7 @@ class Job:
     batch: dict[str, Array]
     weights: Array
     dtype: df.DType
-    parts: list[Array]
+    blocks: list[Array]
     described: str
 
     @property
@@ -110,15 +110,15 @@ class Job:
             [m for m, c in zip(means, self.cases, strict=True) if not name or name in c.outputs], 0
         ), count
 
-    def mean(self, values: Mapping[str, Array], parts: Sequence[Array]) -> tuple[float, float]:
+    def mean(self, values: Mapping[str, Array], blocks: Sequence[Array]) -> tuple[float, float]:
         """The loss of all samples in batches, and how large what is added up to it is."""
-        sums = [self.sums(values, rows) for rows in parts]
+        sums = [self.sums(values, rows) for rows in blocks]
         found, size = 0.0, 0.0
         for index, factor in enumerate(self.factors if len(self.cases) > 1 else [1.0]):
-            weight = sum(part[index][1] for part in sums)
+            weight = sum(block[index][1] for block in sums)
             if weight:
-                found += factor * sum(float(part[index][0].sum()) for part in sums) / weight
-                size += abs(factor) * sum(float(np.abs(part[index][0]).sum()) for part in sums) / weight
+                found += factor * sum(float(block[index][0].sum()) for block in sums) / weight
+                size += abs(factor) * sum(float(np.abs(block[index][0]).sum()) for block in sums) / weight
             elif len(self.cases) == 1:
                 found = np.nan
         return found, size
@@ -127,7 +127,7 @@ class Job:
         """Differences of the sum of all micro-batches by a table, and where they are known."""
         found, known = np.zeros(values[name].shape), np.ones(values[name].shape, np.bool_)
         together = any(case.together for case in self.cases)
-        for rows in self.parts:
+        for rows in self.blocks:
             for index in np.ndindex(values[name].shape[1:]):
                 for moved in [rows[i : i + 1] for i in range(len(rows))] if together else [rows]:
                     at = (moved, *index)
@@ -196,21 +196,21 @@ def made(random: standard.Random, kinds: list[str]) -> Job:
         )
         batch["sample_weight"] = weights.astype(np.float32)
     order = arrays.permutation(samples)
-    cuts = sorted(random.sample(range(1, samples), random.randint(0, min(3, samples - 1)))) if samples > 1 else []
-    parts = np.split(order, cuts)
+    splits = sorted(random.sample(range(1, samples), random.randint(0, min(3, samples - 1)))) if samples > 1 else []
+    blocks = np.split(order, splits)
     options = {
         "devices": [random.choice(("cpu", "cpu", "cpu", "numpy"))],
         "threads": random.choice((1, 2)),
         "fuse": random.random() < 0.8,
         "memory": random.choice((None, "1x")),
-        "accumulate": len(parts),
+        "accumulate": len(blocks),
         "storage": "float32",
     }
     factors = [random.choice((1.0, 0.5, 2.0, -1.0)) for _ in cases]
     described = (
-        f"{[c.loss for c in cases]} {options} {dtype} {[a.shape for a in values.values()]} in {[*map(len, parts)]}"
+        f"{[c.loss for c in cases]} {options} {dtype} {[a.shape for a in values.values()]} in {[*map(len, blocks)]}"
     )
-    return Job(cases, factors, df.Model(g.build()), infinite, options, batch, weights, dtype, parts, described)
+    return Job(cases, factors, df.Model(g.build()), infinite, options, batch, weights, dtype, blocks, described)
 
 
 def _dtype(random: standard.Random, values: Mapping[str, Array]) -> df.DType:
@@ -234,11 +234,11 @@ def faults(job: Job, random: standard.Random) -> Iterator[tuple[str, str]]:
     for name, array in job.infinite.items():
         values[name] = np.where(np.isfinite(array), values[name], array)
     with np.errstate(all="ignore"):
-        parts = [job.each(values, rows) for rows in job.parts]
-    total, weight = sum(float(s.sum()) for s, _ in parts), sum(w for _, w in parts)
+        blocks = [job.each(values, rows) for rows in job.blocks]
+    total, weight = sum(float(s.sum()) for s, _ in blocks), sum(w for _, w in blocks)
     if not np.isfinite(total):
         return
-    scale = sum(float(np.abs(s).sum()) for s, _ in parts) / max(weight, 1e-30)
+    scale = sum(float(np.abs(s).sum()) for s, _ in blocks) / max(weight, 1e-30)
     measured = chosen(job.cases[0], random) if len(job.cases) == 1 else []
     loss = _choice(job)
     first = next(iter(job.cases[0].outputs))
@@ -246,25 +246,25 @@ def faults(job: Job, random: standard.Random) -> Iterator[tuple[str, str]]:
                     tie=False, metrics=[metric for metric, _ in measured], **job.options) as trainer:  # fmt: skip
         yield from _evaluation(job, trainer, values, measured, random)
         found = 0.0
-        way = random.choice(("step", "step", "apart"))
-        for rows in job.parts:
+        how = random.choice(("step", "step", "apart"))
+        for rows in job.blocks:
             some = {key: array[rows] for key, array in job.batch.items()}
-            if way == "step":
-                mean, part = trainer.step(some), job.each(values, rows)
-                if part[1]:
-                    found += mean * part[1]
+            if how == "step":
+                mean, block = trainer.step(some), job.each(values, rows)
+                if block[1]:
+                    found += mean * block[1]
                 elif np.isnan(mean):
-                    found += float(part[0].sum())  # of smoothed labels whose class counts nothing
+                    found += float(block[0].sum())  # of smoothed labels whose class counts nothing
                 else:
                     yield "the loss of nothing", f"{mean}, expected NaN"
             else:
                 terms = trainer.forward(some)
                 found += float(terms["loss"])
                 trainer.backward()
-        if way == "apart":
+        if how == "apart":
             trainer.update()
     if weight and abs(found - total) > (OF_LOSS * scale + 1e-6) * abs(weight):
-        yield f"loss {way}", f"{found / weight}, expected {total / weight}"
+        yield f"loss {how}", f"{found / weight}, expected {total / weight}"
     after = job.tables()
     for name, array in before.items():
         moved = (array.astype(np.float64) - after[name]) / RATE
@@ -283,7 +283,7 @@ def faults(job: Job, random: standard.Random) -> Iterator[tuple[str, str]]:
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             text = f"{name!r} at {list(at)}: {moved[at]}, expected {exact[at]}, the largest is {np.abs(exact).max()}"
-            yield f"gradient {way}", text
+            yield f"gradient {how}", text
 
 
 def _choice(job: Job) -> Any:

@@ -33,7 +33,7 @@ UNARY = {
     "Flatten": lambda x: x.reshape(len(x), -1),
     "Identity": lambda x: x,
 }
-TIE = 5e-4  # of a step of 4 or 8 bits: nearer to the middle between two, rounding may go either way
+TIE = 5e-4  # of a step of 4 or 8 bits: nearer to the middle between two, rounding may give either
 TIE_OF_INTEGERS = 2e-2  # where integers are multiplied, to whose steps a bias of floats is rounded
 STEP = 1e-4
 CLOSE = 2e-4  # of the largest result
@@ -157,7 +157,7 @@ class _Maker:
         self.count += 1
         return f"{of}{self.count}"
 
-    def store(self, name: str, array: Array, dtype: str | None = None) -> str:
+    def initializer(self, name: str, array: Array, dtype: str | None = None) -> str:
         """A tensor of the file."""
         self.net.stored[name] = array
         if dtype in ("int4", "uint4"):
@@ -169,18 +169,18 @@ class _Maker:
 
     def scheme(self, x: Array, *, weight: bool, stored: bool = False) -> Scheme:
         """How a tensor like this one is quantized; ``stored``: the file has the integers, whose type needs no zero."""
-        random, wide = self.random, self.net.opset >= 21
-        dtype = random.choice(("int8", "uint8", "int8", *(("int16", "uint16", "int4", "uint4") if wide else ())))
+        random, recent = self.random, self.net.opset >= 21
+        dtype = random.choice(("int8", "uint8", "int8", *(("int16", "uint16", "int4", "uint4") if recent else ())))
         axis, block = None, 0
         if weight and random.random() < 0.6:
             axis = random.randrange(x.ndim)
-            if wide and random.random() < 0.4:
+            if recent and random.random() < 0.4:
                 block = random.randint(1, x.shape[axis])
         if axis is None:
             most = np.abs(x).max(initial=0.1)
         elif block:
-            parts = [np.abs(p) for p in np.split(x, range(block, x.shape[axis], block), axis)]
-            most = np.concatenate([p.max(axis, keepdims=True) for p in parts], axis) + 0.05
+            blocks = [np.abs(p) for p in np.split(x, range(block, x.shape[axis], block), axis)]
+            most = np.concatenate([p.max(axis, keepdims=True) for p in blocks], axis) + 0.05
         else:
             most = np.abs(x).max(tuple(i for i in range(x.ndim) if i != axis)) + 0.05
         low, high = RANGES[dtype]
@@ -198,9 +198,9 @@ class _Maker:
         return Scheme(dtype, scale, np.asarray(zero), axis, block, with_zero)
 
     def operands(self, name: str, scheme: Scheme) -> list[str]:
-        found = [self.store(f"{name}.scale", scheme.scale)]
+        found = [self.initializer(f"{name}.scale", scheme.scale)]
         if scheme.with_zero:
-            found.append(self.store(f"{name}.zero", scheme.zero, scheme.dtype))
+            found.append(self.initializer(f"{name}.zero", scheme.zero, scheme.dtype))
         return found
 
     def attributes(self, scheme: Scheme, rank: int) -> dict[str, int]:
@@ -224,12 +224,12 @@ class _Maker:
         """A stored weight as a product reads it."""
         kind = self.random.random()
         if kind < 0.15:
-            return self.store(base, array)
+            return self.initializer(base, array)
         if kind < 0.6:
-            return self.pair(self.store(base, array), array, weight=True)
+            return self.pair(self.initializer(base, array), array, weight=True)
         scheme, y = self.scheme(array, weight=True, stored=True), self.name("d")
-        whole = np.clip(np.rint(scheme.steps(array)), *RANGES[scheme.dtype])
-        self.store(base, whole, scheme.dtype)
+        integers = np.clip(np.rint(scheme.steps(array)), *RANGES[scheme.dtype])
+        self.initializer(base, integers, scheme.dtype)
         operands, how = self.operands(y, scheme), self.attributes(scheme, array.ndim)
         self.net.nodes.append(helper.make_node("DequantizeLinear", [base, *operands], [y], y, **how))
         self.net.steps.append(("dequantize", base, y, scheme))
@@ -262,7 +262,7 @@ def make(random: standard.Random) -> tuple[bytes, Net, dict[str, Array], tuple[i
         base = f"w{index}"
         w = m.weight(base, array)
         with_bias = kind != "matmul" and random.random() < 0.5
-        bias = m.store(f"b{index}", m.arrays.standard_normal(out).astype(np.float32)) if with_bias else None
+        bias = m.initializer(f"b{index}", m.arrays.standard_normal(out).astype(np.float32)) if with_bias else None
         y = f"z{index}"
         inputs = [x, w] if bias is None else [x, w, bias]
         how: dict[str, Any] = {"transB": 1} if kind == "gemm" else {}
@@ -420,10 +420,10 @@ def _trained(
         exact[name] = np.where(smooth, slopes[0], np.nan)
     largest = max((np.nanmax(np.abs(g), initial=0.0) for g in exact.values()), default=0.0)
     rate = 0.05 / max(largest, 1e-6)
-    parts = random.choice((1, 1, 2)) if shape[0] > 1 else 1
-    with df.Trainer(model, loss, df.optim.SGD(lr=rate), trainable=names, metrics=[], tie=False, accumulate=parts,
+    blocks = random.choice((1, 1, 2)) if shape[0] > 1 else 1
+    with df.Trainer(model, loss, df.optim.SGD(lr=rate), trainable=names, metrics=[], tie=False, accumulate=blocks,
                     memory=random.choice((None, "1x")), **options) as trainer:  # fmt: skip
-        for rows in np.array_split(np.arange(shape[0]), parts):
+        for rows in np.array_split(np.arange(shape[0]), blocks):
             trainer.step({**{k: a[rows] for k, a in feeds.items()}, "c": c[rows]})
     for name, array in before.items():
         found = (array.astype(np.float64) - model.parameters[name].array) / rate

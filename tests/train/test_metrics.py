@@ -63,8 +63,8 @@ def test_calibration_of_logits_of_float64():
     output, labels = KEPT["classes/output"], KEPT["classes/labels"]
     g = df.GraphBuilder("m")
     x = g.input("x", df.float32, ("B", output.shape[1]))
-    wide = ops.cast(ops.mul(x, g.parameter("one", np.ones((), np.float32))), to=df.float64)
-    g.output("y", wide)
+    exact = ops.cast(ops.mul(x, g.parameter("one", np.ones((), np.float32))), to=df.float64)
+    g.output("y", exact)
     with df.Trainer(df.Model(g.build()), metrics=["ece"], devices=["numpy"]) as made:
         found = made.evaluate({"x": output, "labels": labels})["ece"]
     assert found == pytest.approx(evaluated(output, labels, "cross_entropy", ["ece"])["ece"], rel=1e-6)
