@@ -93,7 +93,8 @@ def test_random_graphs_are_differentiated_again_trained_saved_and_adapted(name, 
 
 def test_processes_train_random_models_as_one_does():
     pytest.importorskip("mpi4py")
-    report = campaign("processes", processes.target, 3, range(40 if EVERY_VARIANT else 4))
+    cases = range(40) if EVERY_VARIANT else range(6, 10)  # of two processes, the first resumed: they are started once
+    report = campaign("processes", processes.target, 5, cases)
     assert report.counts["ran"] == report.cases
     assert not report.findings
 
