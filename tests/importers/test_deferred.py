@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -377,3 +378,25 @@ def test_what_was_asked_of_a_size_that_is_data_is_known_then():
     for count in (1, 2, 3, 5):
         x = np.where(np.arange(6)[:, None] < count, 1, -np.ones((6, 4), np.float32))
         np.testing.assert_array_equal(session.run(x)["y"], [0, 0, 1][: min(count, 3)])
+
+
+def test_crops_by_fed_corners_of_a_batch_of_any_size():
+    """TensorFlow's converter writes a loop over boxes, each cut by computed corners out of the image that it is of."""
+    nodes = [
+        node("Shape", ["x"], ["kept"], start=0, end=2),
+        node("Concat", ["kept", "wanted"], ["sizes"], axis=0),
+        node("Concat", ["zeros", "begin", "ones", "end"], ["roi"], axis=0),
+        node(
+            "Resize", ["x", "roi", "", "sizes"], ["y"], mode="linear", extrapolation_value=7.0,
+            coordinate_transformation_mode="tf_crop_and_resize",
+        ),
+    ]  # fmt: skip
+    stored = [("wanted", np.array([3, 5])), ("zeros", np.zeros(2, np.float32)), ("ones", np.ones(2, np.float32))]
+    inputs = [("x", F, ("n", 2, 6, 7)), ("begin", F, (2,)), ("end", F, (2,))]
+    proto = model(nodes, inputs, [("y", F, 4)], stored)
+    session = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"])
+    peer = onnxruntime.InferenceSession(proto.SerializeToString())
+    for n, begin, end in [(1, (0.1, 0.2), (0.7, 0.9)), (3, (0.1, 0.2), (0.7, 0.9)), (3, (0.4, -0.2), (1.3, 0.5))]:
+        x = np.arange(n * 84, dtype=np.float32).reshape(n, 2, 6, 7)
+        feeds = {"x": x, "begin": np.array(begin, np.float32), "end": np.array(end, np.float32)}
+        np.testing.assert_allclose(session.run(feeds)["y"], peer.run(None, feeds)[0], rtol=1e-5)

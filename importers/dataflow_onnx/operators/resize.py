@@ -76,12 +76,14 @@ def _resize(
     y = ops.resize(x, sizes=tuple(sizes), scales=tuple(scales), **how)
     if how["coordinates"] != "tf_crop_and_resize":
         return y
-    if any(isinstance(n, Dim) for n in (*x.type.shape, *sizes)):
-        raise ModelError("tf_crop_and_resize needs fixed sizes; fix them when exporting")
     inside = np.ones((), bool)
     rank, roi = x.type.rank, how["roi"]
-    for axis, (size, result) in enumerate(zip(x.type.sizes, sizes, strict=True)):
+    for axis, (size, result) in enumerate(zip(x.type.shape, sizes, strict=True)):
         crop = roi[axis], roi[axis + rank]
+        if size == result and crop == (0.0, 1.0):
+            continue  # the axis as it is
+        if isinstance(size, Dim) or isinstance(result, Dim):
+            raise ModelError("tf_crop_and_resize needs fixed sizes of what is cropped; fix them when exporting")
         at = coordinates_of(np.arange(result, dtype=np.float64), size, result, 1.0, "tf_crop_and_resize", *crop)
         good = (at >= 0) & (at <= size - 1)
         inside = inside & good.reshape([-1 if i == axis else 1 for i in range(rank)])
@@ -168,8 +170,7 @@ def Resize(
         if coordinate_transformation_mode == "align_corners" and not antialias and c.record.producer == _AT_ELEMENTS:
             full_scales = []
     elif sizes is not None:
-        fixed = keep_aspect_ratio_policy != "stretch" or coordinate_transformation_mode == "tf_crop_and_resize"
-        given = c.ints(sizes, "sizes") if fixed else c.sizes(sizes, "sizes")
+        given = c.sizes(sizes, "sizes") if keep_aspect_ratio_policy == "stretch" else c.ints(sizes, "sizes")
         if len(given) != len(chosen):
             raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
         for axis, size in zip(chosen, given, strict=True):
