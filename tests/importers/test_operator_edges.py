@@ -149,6 +149,13 @@ def test_the_nearest_element_where_a_coordinate_is_an_integer(rounding):
         check("Resize", [numbers(1, 1, 4, 5), None, np.float32(scales)], opset=19, stored=[2], **given)
 
 
+@pytest.mark.parametrize("axis", [{}, {"axis": 1}])
+def test_elements_are_chosen_by_a_condition_of_any_shape(axis):
+    """Paddle's converter writes a selection by a mask so."""
+    x = numbers(2, 6)
+    check("Compress", [x, np.array(x > 0 if not axis else [[True, False, True], [False, True, True]])], opset=11, **axis)
+
+
 @pytest.mark.parametrize("scales", [(0.6, 0.6), (0.7, 0.3), (0.5, 1.5), (2.5, 0.9)])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_a_resize_of_opset_10_takes_the_next_element_where_it_shrinks(mode, scales):

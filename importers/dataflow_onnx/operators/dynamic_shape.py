@@ -32,8 +32,10 @@ def NonZero(c: Importer, x: T) -> Any:
 @operator("Compress", 9)
 def Compress(c: Importer, x: T, condition: T, *, axis: int | None = None) -> Any:
     value, chosen = c.value(x), c.value(condition)
-    if chosen.type.rank != 1 or chosen.type.dtype != bool_:
+    if chosen.type.rank == 0 or chosen.type.dtype != bool_:
         raise ModelError(f"its condition is {chosen.type}; expected a list of bools")
+    if chosen.type.rank > 1:  # onnxruntime reads it in the order of its elements; Paddle's converter has that of x
+        chosen = ops.reshape(chosen, shape=(product(chosen.type.shape),))
     if axis is None:
         value, axis = ops.reshape(value, shape=(product(value.type.shape),)), 0
     found = _indices(c, chosen)
