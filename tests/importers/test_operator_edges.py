@@ -153,7 +153,8 @@ def test_the_nearest_element_where_a_coordinate_is_an_integer(rounding):
 def test_elements_are_chosen_by_a_condition_of_any_shape(axis):
     """Paddle's converter writes a selection by a mask so."""
     x = numbers(2, 6)
-    check("Compress", [x, np.array(x > 0 if not axis else [[True, False, True], [False, True, True]])], opset=11, **axis)
+    chosen = np.array([[True, False, True], [False, True, True]]) if axis else x > 0
+    check("Compress", [x, chosen], opset=11, **axis)
 
 
 @pytest.mark.parametrize("scales", [(0.6, 0.6), (0.7, 0.3), (0.5, 1.5), (2.5, 0.9)])

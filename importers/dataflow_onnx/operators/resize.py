@@ -170,7 +170,9 @@ def Resize(
         if coordinate_transformation_mode == "align_corners" and not antialias and c.record.producer == _AT_ELEMENTS:
             full_scales = []
     elif sizes is not None:
-        given = c.sizes(sizes, "sizes") if keep_aspect_ratio_policy == "stretch" else c.ints(sizes, "sizes")
+        cropped = coordinate_transformation_mode == "tf_crop_and_resize" and c.known_sizes(sizes) is None
+        fixed = cropped or keep_aspect_ratio_policy != "stretch"
+        given = c.ints(sizes, "sizes") if fixed else c.sizes(sizes, "sizes")
         if len(given) != len(chosen):
             raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
         for axis, size in zip(chosen, given, strict=True):
