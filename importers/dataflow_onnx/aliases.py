@@ -32,12 +32,13 @@ def aliases_of(nodes: Sequence[NodeRecord], stored: Collection[str]) -> dict[str
         if stored.isdisjoint(node.inputs):
             continue
         path = node.name or (node.outputs[0] if node.outputs else "")
+        scope = node.scope
         operands = {} if node.domain else _OPERANDS.get(node.op, {})
         for index, name in enumerate(node.inputs):
             if name in stored:
                 label = operands.get(index, f"input{index}")
                 known = found.setdefault(name, [])
                 known.append(f"{path}.{label}")
-                if node.scope:
-                    known.append(f"{node.scope}.{label}")
+                if scope:
+                    known.append(f"{scope}.{label}")
     return {name: tuple(path for path in dict.fromkeys(paths) if path != name) for name, paths in found.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,13 +25,13 @@ from .node_order import sort_nodes
 from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
+from .scopes import NOTED
 from .value_types import DTYPE_OF, ValueType, declared_type, form_of, form_of_output, type_in_body, type_of_input
 from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
 _TEXT = frozenset({str})
-_SCOPES = "pkg.torch.onnx.name_scopes"  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
     AttributeProto.INT: lambda a: a.i,
@@ -110,28 +109,12 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     return reader.external_bytes(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
 
 
-def scope_of(proto: NodeProto) -> str:
-    """The module that a node comes from, dotted: of the exporter's notes, or of a name like ``/encoder/fc/MatMul``."""
+def _noted_scope(proto: NodeProto) -> str | None:
+    """The exporter's note of the module that a node comes from."""
     notes = proto.metadata_props
-    usual = len(notes) > 3 and notes[3].key == _SCOPES  # its position in the exporter's; others are looked for
-    text = notes[3].value if usual else text_under(_SCOPES, proto)
-    if usual or text:
-        scopes = _listed(text[:10_000])
-        return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
-    name = proto.name
-    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
-
-
-def _listed(text: str) -> object:
-    """What Python's text of a list of strings stands for; None where it is no literal."""
-    items = text[2:-2].split("', '")
-    plain = text.startswith("['") and text.endswith("']") and text.count("'") == 2 * len(items)
-    if plain and "\\" not in text and text.isprintable():
-        return items  # as Python writes names; its compiler takes ten times as long
-    try:
-        return ast.literal_eval(text)
-    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    if len(notes) > 3 and notes[3].key == NOTED:  # its position in the exporter's; others are looked for
+        return str(notes[3].value)
+    return (text_under(NOTED, proto) or None) if notes else None
 
 
 def _label(proto: NodeProto, index: int) -> str:
@@ -225,7 +208,7 @@ class _Reader:
             attributes[key] = self.attribute(given, proto, index, kind) if plain is None else plain(given)
         if not outputs:
             raise self.fail(f"{_label(proto, index)} has no outputs")
-        return NodeRecord(op, domain, name, inputs, outputs, attributes, scope_of(proto))
+        return NodeRecord(op, domain, name, inputs, outputs, attributes, _noted_scope(proto))
 
     def refuse_attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> None:
         label = _label(node, index)

@@ -11,6 +11,8 @@ import numpy as np
 from dataflow import TensorType
 from dataflow.plugin import Form
 
+from .scopes import scope_of
+
 Array = np.ndarray[Any, Any]
 
 
@@ -28,7 +30,7 @@ class NodeRecord:
     Attributes:
         inputs, outputs: names; "" where one is left out.
         attributes: Python values; graphs are GraphRecords, tensors are arrays.
-        scope: the dotted name of the module that it comes from, where the exporter noted it.
+        noted_scope: the exporter's note of the module that it comes from, or None; see ``scopes``.
     """
 
     op: str
@@ -37,12 +39,20 @@ class NodeRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    scope: str = ""
+    noted_scope: str | None = None
+
+    @property
+    def scope(self) -> str:
+        """The dotted name of the module that it comes from; empty where nothing says it."""
+        return scope_of(self.name, self.noted_scope)
 
     @property
     def bodies(self) -> tuple[GraphRecord, ...]:
         """Its attributes that are graphs."""
-        return tuple([a for a in self.attributes.values() if type(a) is GraphRecord]) if self.attributes else ()
+        attributes = self.attributes
+        if not attributes or GraphRecord not in map(type, attributes.values()):
+            return ()
+        return tuple([a for a in attributes.values() if type(a) is GraphRecord])
 
     def reads(self) -> tuple[str, ...]:
         """Names of its operands, and of what its bodies read of the graphs around them."""
