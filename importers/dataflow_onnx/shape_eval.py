@@ -111,6 +111,9 @@ def _wrapped(numbers: Array, dtype: DType) -> Array:
     if not dtype.is_int:
         return numbers
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    high = low + (1 << dtype.bits)
+    if all(low <= n < high if type(n) is int else type(n) is Dim for n in numbers.flat):
+        return numbers  # as almost always
     return filled_by(numbers, lambda n: n if isinstance(n, Dim) else (n - low) % (1 << dtype.bits) + low)
 
 
