@@ -88,8 +88,7 @@ static int splits_what_it_reads(const df_conv *conv) {
 
 int DF_NAME(df_few_channels_fills)(const df_conv *conv) {
   return DF_NAME(df_few_channels_can)(conv) && !df_conv_is_plain(&conv->window) &&
-         splits_what_it_reads(conv) &&
-         conv->filters > DF_LANES && conv->window.out[2] > DF_LANES &&
+         splits_what_it_reads(conv) && conv->filters > DF_LANES && conv->window.out[2] > DF_LANES &&
          conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
