@@ -150,8 +150,11 @@ static void ask_prepack(const df_product_sizes *p, const df_gemm_split *split, d
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_product_sizes p = product_of_node(node);
-  if (is_thin(&p))
+  if (is_thin(&p)) {
+    out->workspace =
+        DF_NAME(df_thin_floats)(p.m, p.n, p.k, p.b.strides[p.b.rank - 1]) * (int64_t)sizeof(float);
     return DF_OK;
+  }
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   const df_gemm_split split = split_of(&p, node->threads, node->precision);
   const int64_t total = p.batch * split.down * split.across;

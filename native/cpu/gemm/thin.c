@@ -4,7 +4,7 @@
  * Where the columns of b lie together, a task takes dot products, some columns at a time, a vector
  * of them where they are short; where the rows do, it adds rows of b times elements of a. In both
  * cases k goes in blocks whose sums are added up on their own, so that rounding does not grow with
- * k. */
+ * k. Tasks of a large product that adds rows are such blocks, which are read from begin to end. */
 #include "gemm/thin.h"
 #include "simd/half.h"
 
@@ -14,9 +14,12 @@ enum {
   SHORT = 8,         /* vectors of a dot product whose lanes take as long to add up */
   K_BLOCK = 2048,    /* of a dot product, distributed over lanes */
   K_STEPS = 256,     /* of a column's sum, one after the other */
-  STEPS = 4,         /* of them at a time */
+  STEPS = 8,         /* of them at a time, as memory is read best */
+  SOME = 4,          /* of them where fewer are left */
   WIDTH = 1024,      /* columns whose sums lie on the stack */
+  WIDEST = 4096,     /* columns whose sums stay in the cache while a block's steps are added */
   GRAIN = 64 * 1024, /* elements of b of the smallest task worth a thread's while */
+  LARGE = 256 * 1024 /* of one whose rows are long enough, or whole */
 };
 
 #define THIN_INLINE static inline __attribute__((always_inline))
@@ -125,18 +128,15 @@ THIN_INLINE void short_dots(const df_gemm *g, int64_t j, int32_t dtype) {
   }
 }
 
-/* sums[i][j] += sum over up to four steps, from |p| on, of a[i][step] times b[step][j]: what is
- * read of b is there for all rows. The columns of a task end before the row of b does, and what the
- * processor fetches ahead by itself ends there: so the next steps are fetched while these are read.
- */
-THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const df_gemm *g,
-                           const void *b, int64_t p, int64_t steps, int64_t columns,
-                           int32_t dtype) {
+/* sums[i][j] += sum over |steps| steps, at most |most|, from |p| on, of a[i][step] times
+ * b[step][j]: what is read of b is there for all rows. */
+THIN_INLINE void add_steps(int rows, int most, float *sums, int64_t sums_row, const float *a,
+                           const df_gemm *g, const void *b, int64_t p, int64_t steps,
+                           int64_t columns, int32_t dtype) {
   df_vec left[MOST_ROWS][STEPS] = {{{0}}}, right[STEPS];
   int64_t from[STEPS];
-  const int64_t next = STEPS * g->b_row, size = dtype == DF_FLOAT32 ? 4 : 2;
-#pragma GCC unroll 4
-  for (int s = 0; s < STEPS; s++) {
+#pragma GCC unroll 8
+  for (int s = 0; s < most; s++) {
     const int64_t step = p + (s < steps ? s : 0);
     from[s] = step * g->b_row;
     right[s] = vec_zero();
@@ -146,57 +146,41 @@ THIN_INLINE void add_steps(int rows, float (*sums)[WIDTH], const float *a, const
   }
   for (int64_t j = 0; j < columns; j += DF_LANES) {
     int64_t count = columns - j;
-#pragma GCC unroll 4
-    for (int s = 0; s < STEPS; s++)
-      if (s < steps) {
-        __builtin_prefetch((const char *)b + (from[s] + next + j) * size, 0, 2);
+#pragma GCC unroll 8
+    for (int s = 0; s < most; s++)
+      if (s < steps)
         right[s] = count >= DF_LANES ? vec_load_from(b, from[s] + j, dtype)
                                      : vec_load_partial_from(b, from[s] + j, count, dtype);
-      }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++) {
-      df_vec sum = vec_load(sums[i] + j);
-#pragma GCC unroll 4
-      for (int s = 0; s < STEPS; s++)
+      df_vec sum = vec_load(sums + i * sums_row + j);
+#pragma GCC unroll 8
+      for (int s = 0; s < most; s++)
         if (s < steps)
           sum += left[i][s] * right[s];
-      vec_store(sums[i] + j, sum);
+      vec_store(sums + i * sums_row + j, sum);
     }
   }
 }
 
-/* Of four rows two at a time: elements of a for more of them are not kept in registers. */
-THIN_INLINE void add_steps_of_rows(int rows, float (*sums)[WIDTH], const df_gemm *g, const void *b,
-                                   int64_t p, int64_t columns, int32_t dtype) {
-  const int first = rows == 4 ? 2 : rows;
-  add_steps(first, sums, g->a, g, b, p, STEPS, columns, dtype);
-  if (first < rows)
-    add_steps(rows - first, sums + first, g->a + first * g->a_row, g, b, p, STEPS, columns, dtype);
-}
-
-/* Columns [begin, begin + columns) of all rows, b_col == 1. */
-THIN_INLINE void add_rows(int rows, const df_gemm *g, int64_t begin, int64_t columns,
-                          int32_t dtype) {
+/* Sums over steps [from, end) of columns [begin, begin + columns) of all rows, b_col == 1, in
+ * order. Whole vectors of them are written. */
+THIN_INLINE void add_rows(int rows, const df_gemm *g, float *sums, int64_t sums_row, int64_t from,
+                          int64_t end, int64_t begin, int64_t columns, int32_t dtype) {
   const void *b = df_gemm_b(g, begin);
-  float total[MOST_ROWS][WIDTH], sums[MOST_ROWS][WIDTH];
-  int64_t floats = df_divide_up(columns, DF_LANES) * DF_LANES;
+  int64_t p = from;
   for (int i = 0; i < rows; i++)
-    memset(total[i], 0, (size_t)floats * sizeof(float));
-  for (int64_t from = 0; from < g->k; from += K_STEPS) {
-    int64_t end = df_min(g->k, from + K_STEPS), p = from;
-    for (int i = 0; i < rows; i++)
-      memset(sums[i], 0, (size_t)floats * sizeof(float));
-    for (; p + STEPS <= end; p += STEPS)
-      add_steps_of_rows(rows, sums, g, b, p, columns, dtype);
-    for (int i = 0; p < end && i < rows; i++)
-      add_steps(1, sums + i, g->a + i * g->a_row, g, b, p, end - p, columns, dtype);
-    for (int i = 0; i < rows; i++)
-      for (int64_t j = 0; j < floats; j++)
-        total[i][j] += sums[i][j];
+    memset(sums + i * sums_row, 0, (size_t)df_round_up(columns, DF_LANES) * sizeof(float));
+  for (; p + STEPS <= end; p += STEPS)
+    add_steps(rows, STEPS, sums, sums_row, g->a, g, b, p, STEPS, columns, dtype);
+  if (p + SOME <= end) {
+    add_steps(rows, SOME, sums, sums_row, g->a, g, b, p, SOME, columns, dtype);
+    p += SOME;
   }
-  for (int i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j++)
-      store(g, i, begin + j, total[i][j]);
+  if (p < end)
+    for (int i = 0; i < rows; i++)
+      add_steps(1, SOME, sums + i * sums_row, sums_row, g->a + i * g->a_row, g, b, p,
+                df_min(SOME, end - p), columns, dtype);
 }
 
 /* ---- Tasks ---------------------------------------------------------------------------------- */
@@ -206,9 +190,10 @@ THIN_INLINE void add_rows(int rows, const df_gemm *g, int64_t begin, int64_t col
   static __attribute__((noinline)) void dots_##rows(const df_gemm *g, int64_t j) {                 \
     DF_BY_DTYPE(df_gemm_b_dtype(g), dot, rows, COLUMNS, g, 0, j)                                   \
   }                                                                                                \
-  static __attribute__((noinline)) void add_##rows(const df_gemm *g, int64_t begin,                \
-                                                   int64_t columns) {                              \
-    DF_BY_DTYPE(df_gemm_b_dtype(g), add_rows, rows, g, begin, columns)                             \
+  static __attribute__((noinline)) void add_##rows(const df_gemm *g, float *sums,                  \
+                                                   int64_t sums_row, int64_t from, int64_t end,    \
+                                                   int64_t begin, int64_t columns) {               \
+    DF_BY_DTYPE(df_gemm_b_dtype(g), add_rows, rows, g, sums, sums_row, from, end, begin, columns)  \
   }
 ROWS(1)
 ROWS(2)
@@ -224,13 +209,38 @@ static __attribute__((noinline)) void lanes_of_dots(const df_gemm *g, int64_t j)
   DF_BY_DTYPE(df_gemm_b_dtype(g), short_dots, g, j)
 }
 
+/* What adds rows of b, by the rows of a. */
+typedef void (*adder)(const df_gemm *g, float *sums, int64_t sums_row, int64_t from, int64_t end,
+                      int64_t begin, int64_t columns);
+static const adder adders[] = {add_1, add_2, add_3, add_4};
+
+static int takes_dots(const df_gemm *g) {
+  return g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1);
+}
+
+/* Columns [begin, begin + columns), at most WIDTH, of all rows. */
+static void add_blocks(const df_gemm *g, int64_t begin, int64_t columns) {
+  float total[MOST_ROWS][WIDTH], sums[MOST_ROWS][WIDTH];
+  const int64_t floats = df_round_up(columns, DF_LANES);
+  for (int64_t i = 0; i < g->m; i++)
+    memset(total[i], 0, (size_t)floats * sizeof(float));
+  for (int64_t from = 0; from < g->k; from += K_STEPS) {
+    adders[g->m - 1](g, sums[0], WIDTH, from, df_min(g->k, from + K_STEPS), begin, columns);
+    for (int64_t i = 0; i < g->m; i++)
+      for (int64_t j = 0; j < floats; j++)
+        total[i][j] += sums[i][j];
+  }
+  for (int64_t i = 0; i < g->m; i++)
+    for (int64_t j = 0; j < columns; j++)
+      store(g, i, begin + j, total[i][j]);
+}
+
 void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
   static void (*const dots[])(const df_gemm *, int64_t) = {dots_1, dots_2, dots_3, dots_4};
-  static void (*const add[])(const df_gemm *, int64_t, int64_t) = {add_1, add_2, add_3, add_4};
   int64_t j = begin;
   if (g->m < 1 || g->m > MOST_ROWS)
     return;
-  if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
+  if (takes_dots(g)) {
     for (; g->k <= SHORT * DF_LANES && j + DF_LANES <= end; j += DF_LANES)
       lanes_of_dots(g, j);
     for (; j + COLUMNS <= end; j += COLUMNS)
@@ -241,10 +251,10 @@ void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
     return;
   }
   for (; j < end; j += WIDTH)
-    add[g->m - 1](g, j, df_min(WIDTH, end - j));
+    add_blocks(g, j, df_min(WIDTH, end - j));
 }
 
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_columns(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const df_gemm *g = context;
   int64_t begin, end;
@@ -252,8 +262,74 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   DF_NAME(df_thin_columns)(g, begin, end);
 }
 
+/* ---- Sums of blocks ------------------------------------------------------------------------- */
+
+/* Tasks by columns would read some of each row, over and over jump to the next, and what the
+ * processor fetches ahead ends there. So they share the blocks of k, whose rows lie together: the
+ * sums of each block are kept, and added up in the order of blocks when all are there. */
+typedef struct block_sums {
+  const df_gemm *gemm;
+  float *sums; /* of a block after another, of a row of a after another */
+  int64_t row; /* floats of a row of them */
+} block_sums;
+
+static int64_t blocks_of(int64_t k) { return df_divide_up(k, K_STEPS); }
+
+int64_t DF_NAME(df_thin_floats)(int64_t m, int64_t n, int64_t k, int64_t b_col) {
+  if (b_col != 1 || n == 1 || k <= K_STEPS || n < (2 * GRAIN) / k)
+    return 0;
+  return m * blocks_of(k) * df_round_up(n, DF_LANES);
+}
+
+/* All columns of a block after another are the range of the tasks. */
+static void run_blocks(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const block_sums *all = context;
+  const df_gemm *g = all->gemm;
+  int64_t at, end;
+  df_task_range(index, count, blocks_of(g->k) * all->row, DF_LANES, &at, &end);
+  while (at < end) {
+    const int64_t block = at / all->row, begin = at % all->row, from = block * K_STEPS;
+    const int64_t floats = df_min(df_min(WIDEST, all->row - begin), end - at);
+    adders[g->m - 1](g, all->sums + block * g->m * all->row + begin, all->row, from,
+                     df_min(g->k, from + K_STEPS), begin, df_min(floats, g->n - begin));
+    at += floats;
+  }
+}
+
+static void add_up(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const block_sums *all = context;
+  const df_gemm *g = all->gemm;
+  int64_t begin, end;
+  df_task_range(index, count, all->row, DF_LANES, &begin, &end);
+  for (int64_t i = 0; i < g->m; i++)
+    for (int64_t j = begin; j < end; j += DF_LANES) {
+      df_vec total = vec_zero();
+      for (int64_t block = 0; block < blocks_of(g->k); block++)
+        total += vec_load(all->sums + (block * g->m + i) * all->row + j);
+      const int64_t columns = df_min(DF_LANES, g->n - j);
+      if (g->epilogue.column_bias)
+        total += vec_load_partial(g->epilogue.column_bias + j, columns);
+      vec_store_partial(g->c + i * g->c_row + j, vec_activate(total, g->epilogue.high), columns);
+    }
+}
+
+/* Of at least LARGE elements of b, unless threads would have nothing to do. */
+static int64_t tasks_of(const df_call *call, int64_t elements) {
+  return df_max(df_task_count(call, elements, LARGE),
+                df_min(call->threads, df_max(1, elements / GRAIN)));
+}
+
 void DF_NAME(df_thin_run)(const df_call *call, const df_gemm *gemm) {
   df_gemm g = *gemm;
-  int64_t most = df_divide_up(g.n, DF_LANES);
-  df_parallel(call, run_task, &g, df_max(1, df_min(most, df_task_count(call, g.n * g.k, GRAIN))));
+  const int64_t elements = g.n * g.k;
+  if (DF_NAME(df_thin_floats)(g.m, g.n, g.k, g.b_col)) {
+    block_sums all = {.gemm = &g, .sums = call->workspace, .row = df_round_up(g.n, DF_LANES)};
+    df_parallel(call, run_blocks, &all, tasks_of(call, elements));
+    df_parallel(call, add_up, &all, df_task_count(call, g.m * blocks_of(g.k) * g.n, GRAIN));
+    return;
+  }
+  const int64_t most = df_max(1, df_divide_up(g.n, DF_LANES));
+  df_parallel(call, run_columns, &g, df_min(most, df_task_count(call, elements, GRAIN)));
 }
