@@ -153,5 +153,6 @@ def test_an_extreme_attribute_is_taken_or_refused():
 
 def test_parameters_of_a_plain_function_are_those_of_its_signature():
     for _, _, converter in converters():
-        inspected = inspect.signature(converter.function).parameters
-        assert {p.name: p for p in parameters_of(converter)} == dict(inspected)
+        inspected = inspect.signature(converter.function).parameters.values()
+        known = {p.name: (p.name, p.kind, p.default, p.annotation) for p in inspected}
+        assert {p.name: p for p in parameters_of(converter)} == known
