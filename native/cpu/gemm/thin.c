@@ -212,7 +212,11 @@ static __attribute__((noinline)) void lanes_of_dots(const df_gemm *g, int64_t j)
 /* What adds rows of b, by the rows of a. */
 typedef void (*adder)(const df_gemm *g, float *sums, int64_t sums_row, int64_t from, int64_t end,
                       int64_t begin, int64_t columns);
-static const adder adders[] = {add_1, add_2, add_3, add_4};
+static adder adder_of(const df_gemm *g) {
+  static const adder adders[MOST_ROWS] = {add_1, add_2, add_3, add_4};
+  DF_ASSUME(g->m >= 1 && g->m <= MOST_ROWS);
+  return adders[g->m - 1];
+}
 
 static int takes_dots(const df_gemm *g) {
   return g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1);
@@ -222,10 +226,11 @@ static int takes_dots(const df_gemm *g) {
 static void add_blocks(const df_gemm *g, int64_t begin, int64_t columns) {
   float total[MOST_ROWS][WIDTH], sums[MOST_ROWS][WIDTH];
   const int64_t floats = df_round_up(columns, DF_LANES);
+  const adder add = adder_of(g);
   for (int64_t i = 0; i < g->m; i++)
     memset(total[i], 0, (size_t)floats * sizeof(float));
   for (int64_t from = 0; from < g->k; from += K_STEPS) {
-    adders[g->m - 1](g, sums[0], WIDTH, from, df_min(g->k, from + K_STEPS), begin, columns);
+    add(g, sums[0], WIDTH, from, df_min(g->k, from + K_STEPS), begin, columns);
     for (int64_t i = 0; i < g->m; i++)
       for (int64_t j = 0; j < floats; j++)
         total[i][j] += sums[i][j];
@@ -286,13 +291,14 @@ static void run_blocks(void *context, int64_t index, int64_t count, int32_t work
   (void)worker;
   const block_sums *all = context;
   const df_gemm *g = all->gemm;
+  const adder add = adder_of(g);
   int64_t at, end;
   df_task_range(index, count, blocks_of(g->k) * all->row, DF_LANES, &at, &end);
   while (at < end) {
     const int64_t block = at / all->row, begin = at % all->row, from = block * K_STEPS;
     const int64_t floats = df_min(df_min(WIDEST, all->row - begin), end - at);
-    adders[g->m - 1](g, all->sums + block * g->m * all->row + begin, all->row, from,
-                     df_min(g->k, from + K_STEPS), begin, df_min(floats, g->n - begin));
+    add(g, all->sums + block * g->m * all->row + begin, all->row, from,
+        df_min(g->k, from + K_STEPS), begin, df_min(floats, g->n - begin));
     at += floats;
   }
 }
