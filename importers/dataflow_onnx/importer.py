@@ -605,6 +605,7 @@ class _Captured(Mapping[Value, "tuple[SizeValues, Value]"]):
 
 
 _FOLLOWED = 64  # elements of a list of sizes that is read
+_WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
 _SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand", "Slice", "Split"}
 
 
@@ -618,10 +619,9 @@ def _is_finite(array: Array) -> bool:
         return bool(positive and array.view(np.uint16).max(initial=0) < infinite + 0x8000)
     if array.dtype.kind != "f":
         array = array.astype(np.float32)
+    flat = array.reshape(-1) if array.size <= _WORTH_A_SUM else None
     with np.errstate(over="ignore", invalid="ignore"):
-        # No sum with an infinite term, or one that is no number, is finite. That of squares reads the elements once and
-        # is made without Python; a check of each writes a mask too.
-        flat = array.reshape(-1) if array.flags.c_contiguous else None
+        # No sum with an infinite term, or one that is no number, is finite; one of squares is made without Python.
         if math.isfinite(array.sum() if flat is None else flat.dot(flat)):
             return True
     return bool(np.isfinite(array).all())
