@@ -26,6 +26,13 @@ def machine() -> dict[str, Any]:
     return {"processor": name, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
 
 
+def instruction_set() -> str:
+    """The one whose kernels the device cpu runs here."""
+    from dataflow.plugin.registry import default_registry
+
+    return default_registry().devices["cpu"].version.split()[-1]
+
+
 def interleaved(rounds: int, competitors: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
     """Seconds of each competitor in each round; they take turns, since the machine's speed drifts."""
     times: dict[str, list[float]] = {name: [] for name in competitors}
@@ -79,12 +86,16 @@ def geometric(what: str, rows: Sequence[Mapping[str, Any]], goal: float) -> dict
 
 
 def write(name: str, results: Sequence[Mapping[str, Any]], keep: bool = False, **more: Any) -> None:
-    """Prints the results and, but where ``keep`` leaves those that are there, writes them to ``results/NAME.json``."""
+    """Prints the results and, but where ``keep`` leaves those that are there, writes them to ``results/NAME.json``.
+
+    Those of a processor with AVX2 alone stand beside, in ``results/NAME.avx2.json``.
+    """
     date = datetime.date.today().isoformat()
     record = {"benchmark": name, "date": date, "machine": machine(), **more, "results": list(results)}
     if not keep:
         FOLDER.mkdir(exist_ok=True)
-        (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        beside = ".avx2" if instruction_set() == "avx2" else ""
+        (FOLDER / f"{name}{beside}.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"{name}, {date}, {record['machine']['processor']}, {record['machine']['cores']} cores")
     for result in results:
         print(line(result))

@@ -52,6 +52,7 @@ ORDER = {
     "planner": "Peak memory against the largest live set (bound), no model above it; known instances, which an exact "
     "solver packs into their capacity.",
 }
+SETS = {"": "", ", AVX2": ".avx2"}  # of instructions: what a title and a file's name say of them
 INTRO = """# Benchmarks
 
 `benchmarks/run.sh` runs them, makes an environment for the competitors from `benchmarks/requirements.txt`, writes
@@ -71,12 +72,14 @@ ratio or at 1.10 of the larger floor; `goal` is the larger of the two. `dataflow
 
 
 def main() -> None:
-    records = {name: json.loads(path.read_text()) for name in ORDER if (path := HERE / f"results/{name}.json").exists()}
+    files = {f"{name}{beside}": HERE / f"results/{name}{file}.json" for name in ORDER for beside, file in SETS.items()}
+    records = {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
     parts = [INTRO, *_missed(records)]
     for name, record in records.items():
         machine = record["machine"]
         versions = ", ".join(f"{k} {record[k]}" for k in ("onnxruntime", "card") if k in record)
-        parts.append(f"## {name}\n\n{ORDER[name]}\n\n{record['date']}, {machine['processor']}, {machine['cores']} "
+        text = ORDER.get(name, "The same where the processor has AVX2 and not AVX-512.")
+        parts.append(f"## {name}\n\n{text}\n\n{record['date']}, {machine['processor']}, {machine['cores']} "
                      f"cores, Python {machine['python']}{', ' + versions if versions else ''}\n")  # fmt: skip
         rows = [_shown(row) for row in record["results"]]
         keys = list(dict.fromkeys(key for row in rows for key in row))
