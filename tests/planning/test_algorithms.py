@@ -50,7 +50,7 @@ def test_the_kernel_says_what_it_goes_by() -> None:
 
 
 def test_taps_that_are_far_apart_are_not_read_by_splitting_the_rows_between_them() -> None:
-    """Each row of the output would split 103 rows for the seven that it reads: eight times slower than another way."""
+    """Each row of the output would split 103 rows for the seven that it reads: eight times as slow as others."""
     found = {}
     for dilation in (1, 17):
         g = df.GraphBuilder("far")

@@ -280,8 +280,9 @@ typedef struct block_sums {
 
 static int64_t blocks_of(int64_t k) { return df_divide_up(k, K_STEPS); }
 
+/* Columns that fill no vector would take as much of it as one, and lie together anyway. */
 int64_t DF_NAME(df_thin_floats)(int64_t m, int64_t n, int64_t k, int64_t b_col) {
-  if (b_col != 1 || n == 1 || k <= K_STEPS || n < (2 * GRAIN) / k)
+  if (b_col != 1 || n < DF_LANES || k <= K_STEPS || n < (2 * GRAIN) / k)
     return 0;
   return m * blocks_of(k) * df_round_up(n, DF_LANES);
 }
