@@ -3,10 +3,11 @@
  *
  * logits x: (outer, size, inner), the first C of |size| are classes; labels l, loss, m, s: (outer,
  * inner).
- *   m = max_c x_c, s = log sum_c e^(x_c - m)              in one number they would be rounded as m
- * is loss = m + s - (1 - a) x_l - (a / C) sum_c x_c        a = label_smoothing dx_c = dloss (e^(x_c
- * - m - s) - (1 - a) [c = l] - a / C) Where l is ignore_index, loss and dx are 0. A label outside
- * [0, C) is a fault and then treated as if it were ignored. dx is 0 behind the classes.
+ *   m = max_c x_c, s = log sum_c e^(x_c - m)         their sum, rounded, would lose digits of s
+ *   loss = m + s - (1 - a) x_l - (a / C) sum_c x_c   a = label_smoothing
+ *   dx_c = dloss (e^(x_c - m - s) - (1 - a) [c = l] - a / C)
+ * Where l is ignore_index, loss and dx are 0. A label outside [0, C) is a fault and then treated as
+ * if it were ignored. dx is 0 behind the classes.
  */
 #ifndef DF_CUDA_NORM_LOSS_H
 #define DF_CUDA_NORM_LOSS_H
