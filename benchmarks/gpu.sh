@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The check on a card: builds the CUDA library for it; runs a sample of each op without CUDA graphs, then with them, and
-# the tests that need a card; times kernels, training steps against PyTorch, and steps beside what a model of the card
-# predicts; and runs the samples under each tool of compute-sanitizer. It ends with an error where something failed, or
-# a step fell back to a slower path. Results go to benchmarks/results/gpu_*.json (and, with DATAFLOW_RESULTS set, there
-# too); benchmarks/table.py makes tables of them. Arguments: stages of samples, tests, kernels, training, steps and
-# sanitizers, all by default; what begins with a dash goes to gpu_training.py, e.g. --compile. Needs Python with this
-# package's and its tests' dependencies and torch; nvcc; a driver.
+# the tests that need a card; times kernels, training steps and forward passes against PyTorch, and steps beside what a
+# model of the card predicts; and runs the samples under each tool of compute-sanitizer. It ends with an error where
+# something failed, or a step fell back to a slower path. Results go to benchmarks/results/gpu_*.json (and, with
+# DATAFLOW_RESULTS set, there too); benchmarks/table.py makes tables of them. Arguments: stages of samples, tests,
+# kernels, training, inference, steps and sanitizers, all by default; what begins with a dash goes to gpu_training.py,
+# e.g. --compile. Needs Python with this package's and its tests' dependencies and torch; nvcc; a driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -26,7 +26,7 @@ for argument in "$@"; do
     *) stages+=("$argument") ;;
   esac
 done
-[ "${#stages[@]}" -gt 0 ] || stages=(samples tests kernels training steps sanitizers)
+[ "${#stages[@]}" -gt 0 ] || stages=(samples tests kernels training inference steps sanitizers)
 
 results() { # what there is so far
   [ -z "${DATAFLOW_RESULTS:-}" ] || { mkdir -p "$DATAFLOW_RESULTS"; cp benchmarks/results/gpu_*.json "$DATAFLOW_RESULTS"; }
@@ -42,6 +42,7 @@ run_stage() {
       ;;
     kernels) "$python" benchmarks/gpu_kernels.py ;;
     training) "$python" benchmarks/gpu_training.py "${options[@]}" ;;
+    inference) "$python" benchmarks/gpu_inference.py ;;
     steps) "$python" benchmarks/gpu_steps.py ;;
     sanitizers) sanitize ;;
     *)

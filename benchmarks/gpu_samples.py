@@ -40,9 +40,12 @@ def registry_of(capture: bool) -> Registry:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capture", choices=("no", "yes", "both"), default="both", help="whether graphs are made")
+    parser.add_argument("--only", nargs="*", default=[""], help="ops whose names begin so")
     options = parser.parse_args()
     chosen = {}
     for sample in SAMPLES:
+        if not sample.op.name.startswith(tuple(options.only)):
+            continue
         sizes = [array.size for array in sample.arrays() if array is not None]
         if not sizes or (min(sizes) > 0 and max(sizes) <= LARGEST):
             known = chosen.get(sample.op.name)

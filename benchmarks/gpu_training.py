@@ -34,6 +34,7 @@ NETWORKS: dict[str, tuple[int, tuple[int, ...], int | None, int, int]] = {
     "resnet50": (64, (3, 224, 224), None, 1000, 10),
     "decoder": (8, (512,), 50257, 50257, 10),
 }
+IMAGES = ("cnn", "resnet50")  # PyTorch's channels lie last in one of its ways
 GOALS = {"mlp": 0.8, "cnn": 0.8, "encoder": 0.8, "resnet50": 1.0, "decoder": 1.0}
 # How near the first loss must be to PyTorch's in the same precision.
 NEAR = {"float32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}
@@ -58,11 +59,15 @@ class Worker:
         self._process = subprocess.Popen(
             [python, script, name, folder, precision, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self.version, self.first, self.peak = "", 0.0, 0
+
+    def wait(self) -> Worker:
+        """Until its network is there and its step is captured."""
         line = ""
         while not line.startswith("ready"):
             line = self._line()
         self.version, self.first = line.split()[1], float(line.split()[2])
-        self.peak = 0
+        return self
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -111,8 +116,13 @@ def compare(
     """One row; the network is exported into the folder unless it is there already."""
     batch, steps = batch_of(name), NETWORKS[name][4]
     np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
+    path = Path(folder) / f"{name}.onnx"
+    there = path.exists()  # else the first worker writes it
     workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
-    model = df.load(f"{folder}/{name}.onnx")
+    model = df.load(path) if there else None
+    for worker in workers.values():  # before our first step, which measures algorithms
+        worker.wait()
+    model = model or df.load(path)
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
     warnings = Warnings()
@@ -165,6 +175,7 @@ def main() -> None:
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", choices=list(NETWORKS), help="these instead of all")
+    parser.add_argument("--models", help="a folder for the exported networks, which are used again if they are there")
     parser.add_argument("--compile", action="store_true", help="torch.compile beside CUDA graphs; it takes minutes")
     parser.add_argument("--precision", nargs="*", choices=list(NEAR), default=["tf32", "bf16"])
     options = parser.parse_args()
@@ -172,11 +183,14 @@ def main() -> None:
     if reason:
         raise SystemExit(f"no card: {reason}")
     modes = ["graph", *(["compile"] if options.compile else [])]  # the first one writes the ONNX file
+    last = [*modes, "channels_last"]
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.models or temporary
         for name in options.only or NETWORKS:
             for precision in options.precision:
-                row = compare(name, precision, options.torch_python, options.rounds, options.device, modes, folder)
+                ways = last if name in IMAGES else modes
+                row = compare(name, precision, options.torch_python, options.rounds, options.device, ways, folder)
                 found.append(row)
                 print(*row.items(), flush=True)  # the table comes at the end
     write("gpu_training", found, card=card())

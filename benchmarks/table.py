@@ -38,6 +38,9 @@ ORDER = {
     "is float32 here; PyTorch's bf16 is autocast. Both take batches from page-locked memory; `plain`: ours from any "
     "array, as in the rows of tree 0262555. MB: the most memory of the card, ours as planned, PyTorch's as its "
     "allocator says of a step without graph.",
+    "gpu_inference": "On a card: a forward pass from arrays of the host to arrays of the host, in page-locked memory "
+    "on both sides (`Session.staged`; `plain`: ours from and to any arrays), against PyTorch with CUDA graphs, for "
+    "images with channels last too (`forward_last`).",
     "gpu_kernels": "On a card: bandwidth of kernels on operands of 256 MB as a share of a copy's (the ratio is its "
     "inverse), and what a node of a captured chain costs.",
     "gpu_steps": "On a card: what the ops of a training step take by the card's clock, beside the least that a model "

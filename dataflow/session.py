@@ -218,6 +218,18 @@ class Session:
             results = self._run(inputs, outputs, out)
         return as_maps(results, self._maps, out) if self._maps else results
 
+    def staged(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Copies of arrays in page-locked memory, where there is a card, which reads and writes them by itself.
+
+        A run that is given them as inputs, or as ``out``, copies nothing of them on the host.
+
+        Raises:
+            InputError: an entry is no array.
+            ModelError: the session is closed.
+        """
+        self._loaded()
+        return {name: self._devices.staged(array) for name, array in checks.arrays("arrays", arrays).items()}
+
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
         if self._state is not None:

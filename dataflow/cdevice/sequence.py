@@ -30,7 +30,7 @@ class NativeItems:
     """
 
     def __init__(self, items: Sequence[NativeItem]) -> None:
-        self._items = _small_first(items)
+        self._items = _large_first(items)
         self.native = sum(item.native for item in items)
         self._entries = ffi.new("df_command[]", len(items))
         self.refill()
@@ -53,8 +53,8 @@ class NativeItems:
             self._items[self._failed[0]].check(status, self._error)
 
 
-def _small_first(items: Sequence[NativeItem]) -> list[NativeItem]:
-    """The items, of uploads in a row the smallest first: the device copies them while the host prepares larger ones."""
+def _large_first(items: Sequence[NativeItem]) -> list[NativeItem]:
+    """The items, of uploads in a row the largest first: while the device copies it the host hands over the others."""
     found: list[NativeItem] = []
     for item in items:
         at = len(found)
@@ -92,9 +92,9 @@ class CopyItem:
         self._memory, self._host, self._size, self._where = memory, host, size, where
 
     def overtakes(self, other: NativeItem) -> bool:
-        """Whether both go up, and this one is smaller."""
+        """Whether both go up, and this one is larger."""
         up = self._direction == lib.DF_COPY_TO_DEVICE
-        return up and isinstance(other, CopyItem) and other._direction == self._direction and self._size < other._size
+        return up and isinstance(other, CopyItem) and other._direction == self._direction and self._size > other._size
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""

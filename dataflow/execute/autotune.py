@@ -23,7 +23,8 @@ from ..lower.lowering import lower
 from ..lower.placement import Pins
 from ..planning.planner import make_plan
 from ..plugin.registry import Registry
-from .bound import Bound, in_sequence
+from .bound import Bound
+from .bound_items import in_sequence
 from .devices import Devices
 from .profile import single_steps, waiting
 from .program import Program

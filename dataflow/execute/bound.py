@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 from .._runtime import ffi, lib
-from ..cdevice.abi import CData
 from ..cdevice.host_memory import address_of, array_at
-from ..cdevice.sequence import NativeItems
 from ..errors import Cancelled, DeviceError, OutOfMemoryError
 from ..host import limits
 from ..ir.kernel import HOST
-from ..ir.plan import Item, Plan, Segment, Transfer, Wait
+from ..ir.plan import Item, Plan, Segment, Wait
 from ..ir.types import Array
 from ..planning.offsets import lie_apart
-from ..plugin.device import Backend, Buffer
+from ..plugin.device import Buffer
 from . import canaries
 from .arguments import KeptResults
+from .bound_items import BoundPeerTransfer, BoundTransfer, BoundWait, in_sequence
 from .devices import Devices
 from .scratch import Scratch
 from .string_arguments import as_numbers, has_strings
@@ -92,6 +91,8 @@ class Bound:
         items = self._bind_items(table)
         self._addresses, self._bound_items = table, items
         self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
+        self._splits: dict[frozenset[str], _Split] | None = {} if arrange is None and not self._strings else None
+        self._begun: tuple[_Split, Mapping[str, Array]] | None = None
         self._stages: dict[tuple[str, str], _Stage] = {}
         self._written: KeptResults | None = None  # whose addresses the slots have
         self._last: _Stage | None = None  # what ran last
@@ -143,10 +144,38 @@ class Bound:
         else:
             self._run_with(inputs, outputs, interruptible, stage)
 
+    def begin(self, inputs: Mapping[str, Array]) -> None:
+        """Begins to copy inputs of a run of the whole plan to its devices, without waiting for it.
+
+        If that run comes next, and is given these arrays among others, it copies the others alone. Nothing else may
+        run in the same memory in between.
+
+        Args:
+            inputs: some of those of ``run``, as there.
+
+        Raises:
+            DeviceError: a device failed.
+        """
+        if self._splits is None or not self.plan.asynchronous or self._devices.failed:
+            return
+        names = frozenset(inputs)
+        split = self._splits.get(names)
+        if split is None:
+            split = self._splits[names] = _Split(self._bound_items, self._complete, names)
+        for index, name in split.inputs:
+            self._slots[index] = address_of(inputs[name])
+        if split.first:
+            with self._devices.exclusive:
+                self._run_unlimited(split.first, interruptible=False)
+            self._begun = split, inputs
+
     def _run_with(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], interruptible: bool, stage: Stages | None
     ) -> None:
         slots, chosen = self._slots, self._complete if stage is None else self._stage(stage)
+        items, begun, self._begun = chosen.items, self._begun, None
+        if begun is not None and stage is None and all(inputs[name] is begun[1][name] for _, name in begun[0].inputs):
+            items = begun[0].rest
         for index, name in chosen.inputs:
             slots[index] = address_of(inputs[name])
         if self._written is not outputs or self._last is not chosen:
@@ -156,16 +185,16 @@ class Bound:
         self._cancel[0] = 0
         if self.plan.asynchronous:
             with self._devices.exclusive:
-                self._run_items(chosen.items, interruptible)
+                self._run_items(items, interruptible)
         else:
-            self._run_items(chosen.items, interruptible)
+            self._run_items(items, interruptible)
 
     def _stage(self, stage: Stages) -> _Stage:
         found = self._stages.get(stage)
         if found is None:
             names = [*self.plan.ranges]
             ranges = [self.plan.ranges[name] for name in names[names.index(stage[0]) : names.index(stage[1]) + 1]]
-            waits = [_BoundWait(self._devices.backends[device]) for device in sorted(self.plan.asynchronous)]
+            waits = [BoundWait(self._devices.backends[device]) for device in sorted(self.plan.asynchronous)]
             items = in_sequence([*self._bound_items[ranges[0].start : ranges[-1].stop], *waits])
             slots = frozenset[int]().union(*(range_.slots for range_ in ranges))
             found = self._stages[stage] = _Stage(self.plan, self._addresses, slots, items)
@@ -230,14 +259,15 @@ class Bound:
             own = self._arenas_of(item.device, table)
             return self._devices.backends[item.device].bind(item, own, self._devices.threads)
         if isinstance(item, Wait):
-            return _BoundWait(self._devices.backends[item.device])
+            return BoundWait(self._devices.backends[item.device])
         if HOST not in (self.plan.arenas[item.source.arena].memory, self.plan.arenas[item.target.arena].memory):
-            return _BoundPeerTransfer(item, table, self._devices.backends)
-        return _BoundTransfer(item, self.plan, table, self._devices.backends)
+            return BoundPeerTransfer(item, table, self._devices.backends)
+        return BoundTransfer(item, self.plan, table, self._devices.backends)
 
     def close(self) -> None:
         """Gives device memory back."""
         self._complete, self._stages, self._bound_items = _Stage(self.plan, (), (), []), {}, []
+        self._splits, self._begun = None, None
         for memory, buffer in self._scratch:
             self._devices.free(memory, buffer)
         self._scratch = []
@@ -262,88 +292,21 @@ class _Stage:
         self.outputs = [(number, name) for kind, number, name in slots if kind == "output"]
 
 
-def in_sequence(items: Sequence[Any]) -> list[Any]:
-    """The bound items in order, those in a row that need no Python as one native call."""
-    found: list[Any] = []
-    row: list[Any] = []
-    for item in (*items, None):
-        native = item.as_native() if hasattr(item, "as_native") else item if hasattr(item, "fill") else None
-        if native is not None:
-            row.append(native)
-            continue
-        if row:
-            found.append(NativeItems(row))
-            row = []
-        if item is not None:
-            found.append(item)
-    return found
+class _Split:
+    """The items of a whole plan in two parts: copies of some inputs to devices, with which it begins, and the rest.
 
+    Attributes:
+        inputs: number and name of the slots of these inputs.
+        first, rest: called one after the other.
+    """
 
-class _BoundWait:
-    native = 0
+    __slots__ = ("first", "inputs", "rest")
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def as_native(self) -> Any:
-        """As an item of a native call, or None."""
-        return self._backend if hasattr(self._backend, "fill") else None
-
-    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
-        self._backend.sync()
-
-
-class _BoundPeerTransfer:
-    """A copy between two devices that reach each other's memory; the receiver makes it."""
-
-    native = 0
-
-    def __init__(self, item: Transfer, table: Sequence[tuple[Any, int, int]], backends: Mapping[str, Backend]) -> None:
-        self._source, self._from = item.source, table[item.source.arena][0]
-        self._target, self._to = item.target, table[item.target.arena][0]
-        self._backend = backends[item.to_device]
-
-    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
-        size = self._source.type.nbytes
-        if size:
-            self._backend.receive(self._to, self._target.offset, self._from, self._source.offset, size)
-
-
-class _BoundTransfer:
-    """A copy between the host and a device."""
-
-    native = 0
-
-    def __init__(
-        self,
-        item: Transfer,
-        plan: Plan,
-        table: Sequence[tuple[Any, int, int]],
-        backends: Mapping[str, Backend],
-    ) -> None:
-        self._to_host = plan.arenas[item.target.arena].memory == HOST
-        host, device = (item.target, item.source) if self._to_host else (item.source, item.target)
-        self._host, self._host_slot = host, table[host.arena]
-        self._device, self._buffer = device, table[device.arena][0]
-        self._backend = backends[item.from_device if self._to_host else item.to_device]
-        self._empty = item.source.type.elements == 0
-
-    def as_native(self) -> Any:
-        """As an item of a native call, or None."""
-        if not hasattr(self._backend, "copying") or self._empty:
-            return None
-        buffer, _, slot = self._host_slot
-        address = (slot if slot >= 0 else buffer.base, self._host.offset)
-        direction = lib.DF_COPY_TO_HOST if self._to_host else lib.DF_COPY_TO_DEVICE
-        return self._backend.copying(direction, self._buffer, self._device.offset, address, self._host.type.nbytes)
-
-    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
-        if self._empty:
-            return
-        buffer, size, slot = self._host_slot
-        base = slots[slot] if slot >= 0 else buffer.base
-        array = array_at(base, size, self._host)
-        if self._to_host:
-            self._backend.read(array, self._buffer, self._device.offset)
-        else:
-            self._backend.write(self._buffer, self._device.offset, array)
+    def __init__(self, items: Sequence[Any], stage: _Stage, names: frozenset[str]) -> None:
+        named = {number: name for number, name in stage.inputs if name in names}
+        end = next((i for i, item in enumerate(items) if not isinstance(item, BoundTransfer)), len(items))
+        slots = [item.uploaded for item in items[:end]]
+        chosen = {i for i, slot in enumerate(slots) if slot in named and slots.count(slot) == 1}
+        self.inputs = [(slots[i], named[slots[i]]) for i in sorted(chosen)]
+        self.first = in_sequence([items[i] for i in sorted(chosen)])
+        self.rest = in_sequence([item for i, item in enumerate(items) if i not in chosen])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.plan import Item, Plan, Segment, operands_of
-from .bound import in_sequence
+from .bound_items import in_sequence
 
 Position = tuple[int, int]  # of an item in the plan, and of a step in it
 

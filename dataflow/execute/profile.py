@@ -14,7 +14,8 @@ from ..ir.kernel import HOST
 from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
-from .bound import Bound, in_sequence
+from .bound import Bound
+from .bound_items import in_sequence
 from .devices import Devices
 from .marks import Call
 from .program import Program

@@ -102,6 +102,14 @@ class Program:
                 self._state.advance(self._advances, self._types)
         return bound
 
+    def begin(self, inputs: Mapping[str, Array]) -> None:
+        """Begins to copy inputs of the next run to their devices; see ``Bound.begin``. Where ``cap`` is one."""
+        if self._cap > 1:
+            return
+        seat = self._seat()
+        with seat.lock:
+            self._bind(seat).begin(inputs)
+
     def _types(self) -> dict[str, TensorType]:
         """Of all outputs."""
         return {name: operand.type for name, operand in self.plan.outputs.items()}

@@ -17,7 +17,8 @@ from ..ir.types import Array, TensorType
 from ..planning.series import runs_as
 from ..plugin.device import Buffer
 from .arguments import Results
-from .bound import Bound, Stages, in_sequence
+from .bound import Bound, Stages
+from .bound_items import in_sequence
 from .devices import Devices
 from .program import Program, Seat
 from .run_state import KeptState

@@ -89,6 +89,17 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value  # type: ignore[no-any-return]
 
 
+def arrays(name: str, value: Any) -> Mapping[str, np.ndarray[Any, Any]]:
+    """A mapping from texts to numpy arrays.
+
+    Raises:
+        InputError: it is something else.
+    """
+    for key, array in mapping(name, value).items():
+        instance(f"{name}[{key!r}]", array, np.ndarray)
+    return value  # type: ignore[no-any-return]
+
+
 def number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -> float:
     """A finite number in ``[least, below)``.
 

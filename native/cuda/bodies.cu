@@ -1,5 +1,6 @@
 /* bodies.cu: the stretches of a segment. */
 #include "bodies.h"
+#include "branches.h"
 #include "decision.h"
 
 #include <algorithm>
@@ -193,6 +194,7 @@ struct putting {
   df_stretches *all;
   const df_run *run;
   df_error *error;
+  bool recorded;
 };
 
 static void *address(const df_stretch &s, const df_operand *operand, const df_run *run) {
@@ -222,13 +224,20 @@ static df_decision decision_of(const putting &p, const df_stretch &s) {
   return d;
 }
 
-/* Launches a stretch of kernels. */
+/* Launches a stretch of kernels; in a graph they wait for what they must. */
 static df_status put_steps(const putting &p, const df_stretch &s, cudaStream_t stream) {
   df_run own;
   df_take(&own, sizeof own, p.run);
   own.stream = stream;
   own.fault = p.all->fault + s.number;
-  return of_segment(s, df_cuda_host->segment_run(p.all->queue, s.host, &own, p.error), p.error);
+  df_branches branches(s.segment, own, stream);
+  if (p.recorded && p.all->queue->branches) {
+    own.before = df_branches::note;
+    own.context = &branches;
+  }
+  const df_status status =
+      of_segment(s, df_cuda_host->segment_run(p.all->queue, s.host, &own, p.error), p.error);
+  return status ? status : df_cuda_fail(p.all->queue, branches.end(), "joining branches", p.error);
 }
 
 /* Asks the card before each iteration, and waits for what it says. */
@@ -269,7 +278,7 @@ static df_status put_node(const putting &p, const df_stretch &s) {
 
 df_status df_stretches_put(df_stretches *stretches, const df_run *run, bool recorded,
                            df_error *error) {
-  const putting p = {stretches, run, error};
+  const putting p = {stretches, run, error, recorded};
   for (const df_stretch &s : stretches->list) {
     const df_status status = s.host     ? put_steps(p, s, stretches->queue->stream)
                              : recorded ? put_node(p, s)

@@ -1,4 +1,5 @@
 /* decision.cu: the kernel that decides about a body, and the conditional node of a graph. */
+#include "branches.h"
 #include "decision.h"
 
 static __device__ bool goes_on(const df_decision &d) {
@@ -38,34 +39,16 @@ cudaError_t df_decide(const df_decision &d, cudaStream_t stream) {
 }
 
 #if DF_CONDITIONAL_NODES
-/* What of the graph that is being made in |stream| comes before what is added next. */
-struct graph_end {
-  cudaGraph_t graph;
-  const cudaGraphNode_t *nodes;
-  const cudaGraphEdgeData *edges;
-  size_t count;
-};
-
-static cudaError_t find_end(cudaStream_t stream, graph_end *out) {
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  const cudaError_t status = cudaStreamGetCaptureInfo(stream, &capturing, &id, &out->graph,
-                                                      &out->nodes, &out->edges, &out->count);
-  if (status)
-    return status;
-  return capturing == cudaStreamCaptureStatusActive ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 cudaError_t df_add_conditional(df_decision &d, cudaStream_t stream, cudaStream_t side,
                                cudaGraph_t *body) {
-  graph_end end{};
-  cudaError_t status = find_end(stream, &end);
+  df_graph_end end{};
+  cudaError_t status = df_find_end(stream, &end);
   if (!status)
     status = cudaGraphConditionalHandleCreate(&d.handle, end.graph, 0, cudaGraphCondAssignDefault);
   if (!status)
     status = df_decide(d, stream);
   if (!status)
-    status = find_end(stream, &end);
+    status = df_find_end(stream, &end);
   if (status)
     return status;
   cudaGraphNodeParams params{};

@@ -89,10 +89,11 @@ static void cuda_release(void *self, void *prepared) {
   df_segment_close(static_cast<df_queue *>(self), static_cast<df_prepared_segment *>(prepared));
 }
 
-/* Options: capture (1), whether segments become CUDA graphs. */
+/* Options: capture (1), whether segments become CUDA graphs; branches (1), whether kernels of a
+ * graph run beside each other where their memory lets them. */
 static df_status cuda_open(void *self, const int64_t *values, void **opened, df_error *error) {
-  const bool capture = values[0] == INT64_MIN || values[0] != 0;
-  return df_queue_open(static_cast<const df_card *>(self), capture,
+  const auto is_on = [=](int option) { return values[option] == INT64_MIN || values[option] != 0; };
+  return df_queue_open(static_cast<const df_card *>(self), is_on(0), is_on(1),
                        reinterpret_cast<df_queue **>(opened), error);
 }
 
@@ -147,7 +148,7 @@ static df_device device_of(const found_plugin &found, df_card *card) {
   device.release = cuda_release;
   device.kernels = found.kernels.data();
   device.n_kernels = static_cast<int64_t>(found.kernels.size());
-  device.options = "capture";
+  device.options = "capture,branches";
   device.open = cuda_open;
   device.close = cuda_close;
   device.memory = cuda_memory;

@@ -37,12 +37,14 @@ df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *erro
   return df_cuda_fail(queue, card.status, "choosing the card", error);
 }
 
-df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error) {
+df_status df_queue_open(const df_card *card, bool capture, bool branches, df_queue **out,
+                        df_error *error) {
   df_queue *queue = new (std::nothrow) df_queue{};
   if (!queue)
     return DF_OUT_OF_MEMORY;
   queue->card = card;
   queue->capture = capture;
+  queue->branches = branches;
   df_on_card own(card);
   cudaError_t status = own.status;
   if (!status)
@@ -175,8 +177,8 @@ static void copy_in_host(char *to, const char *from, size_t bytes, bool up) {
       copy.chunk(i);
 }
 
-/* Whether it lies in page-locked memory that was asked for: the card reads it where it lies, and it
- * stays as it is until the queue is waited for. */
+/* Whether it lies in page-locked memory that was asked for: the card reads or writes it where it
+ * lies, and it stays as it is until the queue is waited for. */
 static bool is_lent(const df_queue *queue, const char *memory) {
   for (const df_buffer &lent : queue->lent) {
     const char *base = static_cast<const char *>(lent.base);
@@ -270,13 +272,14 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
   const char *from = static_cast<const char *>(copy->from) + copy->from_offset;
   const size_t bytes = static_cast<size_t>(copy->bytes);
   const bool up = copy->direction == DF_COPY_TO_DEVICE;
+  const bool down = copy->direction == DF_COPY_TO_HOST;
   cudaError_t status;
   if (up && !is_lent(queue, from))
     status = copy_up(queue, to, from, bytes);
-  else if (copy->direction == DF_COPY_TO_HOST)
+  else if (down && (bytes <= DF_SMALL_BYTES || !is_lent(queue, to)))
     status = copy_down(queue, to, from, bytes);
   else {
-    if (!up)
+    if (!up && !down)
       reach(queue, from);
     status = df_small_flush(queue);
     if (!status)

@@ -47,7 +47,8 @@ struct df_queue {
   std::recursive_mutex lock;
   uint64_t reached; /* cards, as bits, whose memory copies read without the host where they can */
   cudaStream_t stream;
-  bool capture; /* segments as CUDA graphs */
+  bool capture;  /* segments as CUDA graphs */
+  bool branches; /* in which kernels wait for no more than they must */
   char *staging[2];
   cudaEvent_t staged[2]; /* the copy from this half is done */
   bool busy[2];
@@ -70,7 +71,8 @@ df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df
 /* Refuses work on a card that failed, with the reason it failed for, or that can't be chosen. */
 df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *error);
 
-df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error);
+df_status df_queue_open(const df_card *card, bool capture, bool branches, df_queue **out,
+                        df_error *error);
 void df_queue_close(df_queue *queue);
 /* Memory of the host whose copies to the card need none on the host. */
 df_status df_queue_lend(df_queue *queue, int64_t bytes, df_buffer *out, df_error *error);

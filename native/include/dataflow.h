@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 2, DF_ABI_MINOR = 0 };
+enum { DF_ABI_MAJOR = 2, DF_ABI_MINOR = 1 };
 
 /* Element types. An element of a 4-bit or 2-bit type is the low bits of a byte of its own; the bits
  * above are written as zeros and not looked at. A later minor may add types: a kernel is given
@@ -413,7 +413,8 @@ struct df_body {
 /* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps,
  * iterations and tasks; |calls| counts kernel calls. Either may be null. A device that runs
  * segments by the host's executor gives in |stream| and |fault| what kernels shall find in their
- * calls. */
+ * calls; |before| each call of a kernel, or loop, it learns which |count| steps of the segment,
+ * from |first| on, that one runs. */
 struct df_run {
   uint32_t struct_size;
   int32_t n_slots;
@@ -422,6 +423,8 @@ struct df_run {
   int64_t *calls;
   void *stream;
   df_fault *fault;
+  void (*before)(void *context, int32_t first, int32_t count); /* may be null */
+  void *context;
 };
 
 /* ---- Devices -------------------------------------------------------------------------------- */

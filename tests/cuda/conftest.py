@@ -51,7 +51,17 @@ class StandIn:
     def __init__(self, path):
         self.path = path
         self._library = ctypes.CDLL(str(path))
-        names = ("launches", "graph_launches", "allocated", "contexts", "peers", "handles", "questions", "watched")
+        names = (
+            "launches",
+            "graph_launches",
+            "overtakings",
+            "allocated",
+            "contexts",
+            "peers",
+            "handles",
+            "questions",
+            "watched",
+        )
         for name in (f"standin_{name}" for name in names):
             getattr(self._library, name).restype = ctypes.c_longlong
 
@@ -75,7 +85,7 @@ class StandIn:
         return self._library.standin_questions(card)
 
     def watch(self, array):
-        """Counts from now on, in ``watched``, the copies to a card that read the array where it lies."""
+        """Counts from now on, in ``watched``, the copies of a card that read or write the array where it lies."""
         self._library.standin_watch(ctypes.c_void_p(array.ctypes.data))
 
     @property
@@ -96,6 +106,11 @@ class StandIn:
     @property
     def graph_launches(self):
         return self._library.standin_graph_launches()
+
+    @property
+    def overtakings(self):
+        """How often a node of a graph began before one that was captured earlier, and that it doesn't wait for."""
+        return self._library.standin_overtakings()
 
     def allocated(self, card=0):
         return self._library.standin_allocated(card)

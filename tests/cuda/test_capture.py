@@ -55,6 +55,44 @@ def test_a_card_that_fails_while_it_captures_is_said(standin, standin_registry):
         standin.fail("")
 
 
+# ---- what kernels of a graph wait for -----------------------------------------------------------------
+
+
+def branching(count):
+    """Sums of branches of which each reads x and what the ones before gave, in memory that is used again."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (60, 50))
+    found = [x]
+    for index in range(count):
+        left, right = df.ops.sin(found[-1]), df.ops.cos(found[index // 2])
+        found.append(df.ops.add(df.ops.matmul(left, df.ops.transpose(right, perm=(1, 0))), 1.0))
+        found[-1] = df.ops.matmul(df.ops.tanh(found[-1]), x)
+    g.output("y", df.ops.add(found[-1], found[-2]))
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize("count", [2, 40])  # within a group of calls, and over several
+def test_branches_change_no_bit(count, cuda):
+    model, x = branching(count), np.random.default_rng(4).standard_normal((60, 50)).astype(np.float32)
+    results = []
+    for branches in (1, 0):
+        devices = [("cuda", {"branches": branches}), "cpu"]
+        session = df.Session(model, devices=devices, registry=cuda, fuse=False)
+        results += [session.run(x)["y"] for _ in range(3)]  # launched, captured, replayed
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("branches", [0, 1])
+def test_kernels_overtake_those_that_they_need_not_wait_for(branches, standin, standin_registry):
+    devices = [("cuda", {"branches": branches}), "cpu"]
+    session = df.Session(branching(2), devices=devices, registry=standin_registry, fuse=False)
+    before = standin.overtakings
+    for _ in range(3):
+        session.run(np.ones((60, 50), np.float32))
+    assert (standin.overtakings > before) == bool(branches)
+
+
 # ---- what a captured graph depends on -----------------------------------------------------------------
 
 

@@ -74,8 +74,9 @@ def test_a_network_trains_with_channels_last(precision, library, monkeypatch):
     graph = residual()
     batch = {"x": RANDOM.standard_normal((3, 3, 20, 18)).astype(np.float32), "labels": np.array([1, 6, 0])}
     losses, gradients, kernels = train(graph, batch, library, DEVICES, precision=precision)
-    count = {op: sum(k.startswith(f"{op} f32 cudnn") for k in kernels) for op in ("conv_last", "conv_last_grad_weight")}
+    count = {op: sum(k.startswith(f"{op} f32") for k in kernels) for op in ("conv_last", "conv_last_grad_weight")}
     assert count == {"conv_last": 14, "conv_last_grad_weight": 14}  # of a step, and of its programs apart
+    assert all(any(k.startswith(f"{op} f32 {by}") for k in kernels) for op in count for by in ("cudnn", "cuda"))
     assert not [k for k in kernels if k.startswith(("conv f", "conv_relu", "conv_add_relu", "conv_grad"))]
     assert sum(k.startswith("fused_elementwise_sums") for k in kernels) >= 10  # sums over positions
     assert sum(k.startswith("copy") for k in kernels) <= 4  # the image, and a seed
@@ -99,11 +100,12 @@ def test_exact_products_keep_their_planes(library):
     assert not [k for k in kernels if k.startswith("conv_last")]
 
 
+@pytest.mark.parametrize("channels", [6, 12])  # by a kernel of our own, by the library
 @pytest.mark.parametrize("end", ["nothing", "bias", "relu", "addend", "all", "addend and relu alone"])
-def test_ends_of_convolutions(end, library):
+def test_ends_of_convolutions(end, channels, library):
     """Behind a bias the library computes the rest, else we do; what is no number stays none."""
     g = df.GraphBuilder()
-    shapes = {"x": (2, 9, 8, 6), "w": (12, 3, 3, 6), "bias": (12,), "addend": (2, 9, 8, 12)}
+    shapes = {"x": (2, 9, 8, channels), "w": (12, 3, 3, channels), "bias": (12,), "addend": (2, 9, 8, 12)}
     has = {"bias": end in ("bias", "relu", "addend", "all"), "addend": "addend" in end or end == "all"}
     feeds = {k: RANDOM.uniform(-1, 1, s).astype(np.float32) for k, s in shapes.items() if has.get(k, True)}
     values = {k: g.input(k, df.float32, array.shape) for k, array in feeds.items()}
@@ -118,6 +120,42 @@ def test_ends_of_convolutions(end, library):
         found = session.run(feeds)["y"]
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
         np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+WINDOWS = {
+    "square": ((7, 6), (3, 3), {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}),
+    "point": ((5, 4), (1, 1), {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}),
+    "far taps": ((9, 11), (2, 3), {"strides": (2, 3), "pads": (2, 0, 1, 3), "dilations": (3, 2)}),
+    "line": ((300,), (5,), {"strides": (2,), "pads": (1, 3), "dilations": (1,)}),
+    "volume": ((3, 4, 5), (2, 2, 2), {"strides": (1, 2, 1), "pads": (1, 0, 1, 0, 1, 0), "dilations": (1, 1, 2)}),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("window", list(WINDOWS))
+def test_few_channels(window, channels, library):
+    """Sums of few products are exact float32 at each precision."""
+    image, kernel, attributes = WINDOWS[window]
+    attributes = {**attributes, "groups": 1}
+    filters = int(RANDOM.choice([1, 4, 8, 13, 32]))
+    x = RANDOM.standard_normal((2, *image, channels)).astype(np.float32)
+    w = RANDOM.standard_normal((filters, *kernel, channels)).astype(np.float32)
+    g = df.GraphBuilder()
+    of_x, of_w = g.input("x", df.float32, x.shape), g.input("w", df.float32, w.shape)
+    y = df.ops.conv_last(of_x, of_w, None, None, **attributes, relu=False)
+    g.output("y", y)
+    dy = g.input("dy", df.float32, y.type.shape)
+    made = df.ops.conv_last_grad_weight(of_x, dy, weight_shape=w.shape, **attributes)
+    g.output("dw", made)
+    model = df.Model(g.build())
+    feeds = {"x": x, "w": w, "dy": RANDOM.standard_normal(y.type.sizes).astype(np.float32)}
+    session = df.Session(model, devices=["cuda"], registry=library, precision="tf32", fuse=False)
+    assert {step.kernel.name for step in session.plan(feeds).segments[0].steps} == {
+        "conv_last f32 cuda", "conv_last_grad_weight f32 cuda"
+    }  # fmt: skip
+    expected = df.Session(model, devices=["numpy"]).run(feeds)
+    for name, found in session.run(feeds).items():
+        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-4)
 
 
 def gray():

@@ -178,7 +178,7 @@ def test_fit_has_the_figures_of_steps_of_their_own(cuda):
     assert rows[0] == rows[1]
 
 
-def test_a_step_is_one_graph_and_one_wait(cuda, monkeypatch):
+def test_a_step_is_its_batch_and_then_one_graph_and_one_wait(cuda, monkeypatch):
     calls = []
     run = NativeItems.run
     monkeypatch.setattr(NativeItems, "run", lambda self, *given: calls.append(len(self._items)) or run(self, *given))
@@ -188,7 +188,24 @@ def test_a_step_is_one_graph_and_one_wait(cuda, monkeypatch):
         calls.clear()
         trained.step(batch)
         (plan,) = trained.plans().values()
-    assert len(calls) == 1
+    assert calls == [2, 9]  # inputs and labels; what the update reads of the host, and all else
     assert len(plan.segments) == 1
     kinds = [type(item).__name__ for item in plan.items]
     assert kinds == [*["Transfer"] * 3, "Segment", *["Transfer"] * 6, "Wait"]
+
+
+def test_what_runs_between_a_begun_copy_and_its_run_changes_no_result(cuda):
+    g = df.GraphBuilder()
+    x, y = g.input("x", df.float32, (8,)), g.input("y", df.float32, (8,))
+    g.output("z", df.ops.sub(x, y))
+    session = df.Session(df.Model(g.build()), devices=["cuda", "cpu"], registry=cuda)
+    given = {name: np.random.default_rng().standard_normal(8).astype(np.float32) for name in "xy"}
+    other = {name: np.zeros(8, np.float32) for name in "xy"}
+    session.run(given)
+    (bound,) = session._loaded().program(given, None).bounds
+    for between in ((), (other,), (given,)):
+        bound.begin({"x": given["x"]})
+        for arrays in (*between, given):
+            found = {"z": np.empty(8, np.float32)}
+            bound.run(arrays, found)
+            np.testing.assert_array_equal(found["z"], arrays["x"] - arrays["y"])

@@ -1,4 +1,4 @@
-"""Batches in page-locked memory: a card reads them where they lie, but not what may change before it does."""
+"""Arrays in page-locked memory: a card reads and writes them where they lie, but not what may change before it does."""
 
 from __future__ import annotations
 
@@ -51,6 +51,28 @@ def test_a_staged_batch_is_read_where_it_lies(standin, standin_registry):
         standin.watch(given["x"])
         one.step(given)
         assert standin.watched == expected
+
+
+def test_results_are_written_where_they_are_to_lie(standin, standin_registry):
+    given = {"x": batch()["x"]}
+    session = df.Session(model(), devices=DEVICES, registry=standin_registry)
+    wanted = session.run(given)
+    many = {"y": np.empty((40, 2), np.float32)}  # more bytes than those of small copies
+    for own, expected in ((many, 0), (session.staged(many), 1)):
+        standin.watch(own["y"])
+        found = session.run({"x": np.concatenate([given["x"]] * 5)}, out=own)
+        assert found["y"] is own["y"]
+        np.testing.assert_array_equal(found["y"][-8:], wanted["y"])
+        assert standin.watched == expected
+
+
+def test_a_closed_session_stages_nothing():
+    session = df.Session(model(), devices=["cpu"])
+    with pytest.raises(df.InputError, match="'x'"):
+        session.staged({"x": [1.0]})
+    session.close()
+    with pytest.raises(df.ModelError):
+        session.staged({"x": np.zeros(3)})
 
 
 def test_a_gradient_in_page_locked_memory_may_change_once_it_is_written(cuda):

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "segment.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -107,12 +108,14 @@ static void test_tables_of_other_sizes_are_read_as_far_as_they_go(void) {
   add_binary(&b, &kernel, doubles(a, 0, ONE), doubles(a, 0, ONE), doubles(a, 1, ONE));
   int stream;
   df_fault fault;
-  const uint32_t sizes[] = {sizeof(df_run), sizeof(df_run) + 16, 0};
-  for (int i = 0; i < 3; i++) {
+  const uint32_t sizes[] = {sizeof(df_run), sizeof(df_run) + 16, 0, offsetof(df_run, before)};
+  for (int i = 0; i < 4; i++) {
     struct {
       df_run run;
       int64_t later[2]; /* what a newer contract knows */
     } grown = {.run = {.struct_size = sizes[i], .stream = &stream, .fault = &fault}};
+    if (i == 3) /* of an earlier contract, which had nothing behind it */
+      memset(&grown.run.before, 0xff, sizeof grown.run.before + sizeof grown.run.context);
     void *prepared = NULL;
     df_error error = {0};
     b.segment.struct_size = (uint32_t)sizeof(df_segment) + (i == 1 ? 16 : 0);
@@ -283,6 +286,48 @@ static void test_loops_nest(void) {
   CHECK(run_once(&top, &(df_run){.calls = &calls}, &error) == DF_OK);
   CHECK(calls == 4 * (3 + 1));
   CHECK(memory[0] == 90); /* x -> 2 (x + 3), four times from 0 */
+}
+
+static df_status add_many(const df_call *const *calls, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    run_add(calls[i]);
+  return DF_OK;
+}
+
+typedef struct noted {
+  int32_t first[8], count[8], times;
+} noted;
+
+static void note_next(void *context, int32_t first, int32_t count) {
+  noted *t = context;
+  t->first[t->times] = first;
+  t->count[t->times++] = count;
+}
+
+/* Of steps that are one call once, and of a loop once, not of what it repeats. */
+static void test_a_device_learns_what_runs_next(void) {
+  const df_kernel together = {
+      .struct_size = sizeof(df_kernel), .name = "add", .run = run_add, .run_many = add_many};
+  rows r;
+  fill(&r, 1);
+  builder body, top;
+  build_running_sum(&body, 2, -1, (double *)&r, sizeof r);
+  begin(&top, 1);
+  double memory[4] = {1, 2, 0, 0};
+  int32_t a = arena(&top, memory, sizeof memory, -1);
+  add_loop(&top, &body);
+  for (int i = 0; i < 2; i++)
+    add_binary(&top, &together, doubles(a, 0, ONE), doubles(a, 1, ONE), doubles(a, 2 + i, ONE));
+  add_binary(&top, &ADD, doubles(a, 2, ONE), doubles(a, 3, ONE), doubles(a, 0, ONE));
+  noted t = {0};
+  df_error error;
+  const df_run run = {.before = note_next, .context = &t};
+  CHECK(run_once(&top, &run, &error) == DF_OK);
+  CHECK(memory[0] == 6 && is_running_sum(&r, 2, 1));
+  CHECK(t.times == 3);
+  CHECK(t.first[0] == 0 && t.count[0] == 1);
+  CHECK(t.first[1] == 1 && t.count[1] == 2);
+  CHECK(t.first[2] == 3 && t.count[2] == 1);
 }
 
 static void test_a_row_may_be_read_backwards(void) {
@@ -490,6 +535,7 @@ int main(void) {
   test_a_loop_moves_rows_and_alternates_carries();
   test_a_loop_may_lie_in_a_slot();
   test_loops_nest();
+  test_a_device_learns_what_runs_next();
   test_a_row_may_be_read_backwards();
   test_an_error_has_step_and_text();
   test_an_error_in_a_loop_has_the_top_step_and_the_iteration();

@@ -1,6 +1,7 @@
 """The conformance kit finds kernels that are wrong for one form of operands (test_docs.py: that write outside)."""
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -89,6 +90,23 @@ def test_the_kit_runs_as_tests_of_pytest(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
+
+
+@pytest.mark.parametrize(("made", "fails"), [("eventfd", False), ("pipe", True)])
+def test_a_file_that_a_kernel_closes_is_said_unless_a_driver_may_have(made, fails):
+    """A driver's threads close event descriptors whenever they want."""
+
+    def code(attributes, x):
+        if opened:
+            os.close(opened.pop())
+        return np.maximum(x, 0)
+
+    opened = [os.eventfd(0)] if made == "eventfd" else list(os.pipe())
+    try:
+        assert failing(code) == ({"process"} if fails else set())
+    finally:
+        for number in opened:
+            os.close(number)
 
 
 def test_files_that_others_left_open_are_not_closed_meanwhile():

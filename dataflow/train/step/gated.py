@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import InputError
 from ...execute.arguments import KeptResults
+from ...execute.program import Program
 from ...host.limits import limited
 from ...host.quick_init import quick_init
 from ...ir.plan import Segment
@@ -99,6 +100,8 @@ class GatedSteps(StepTensors):
                 # What the host computes can take long, and Ctrl-C ends it; faults are noted by segment.
                 gates.possible = False
                 return False
+            if isinstance(step.program, Program):  # while what is still to be known of the update is found out
+                step.program.begin({name: array for name, array in step.arguments.items() if name in batch})
             self._prepared = step
         return True
 

@@ -169,19 +169,23 @@ df_fragment_add(float (&sums)[COLUMNS][4], const df_attention_matrix &mask, bool
     if (row + half * 8 >= rows)
       continue;
     const float *from = mask.at + (row + half * 8) * mask.row + column * mask.column;
+    if (pairs) {
+#pragma unroll
+      for (int j = 0; j < COLUMNS; j++)
+        if (column + j * DF_FRAGMENT_COLUMNS < columns) {
+          const float2 two = *reinterpret_cast<const float2 *>(from + j * DF_FRAGMENT_COLUMNS);
+          sums[j][half * 2] += two.x;
+          sums[j][half * 2 + 1] += two.y;
+        }
+      continue;
+    }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
-      const int32_t at = column + j * DF_FRAGMENT_COLUMNS;
-      float *sum = &sums[j][half * 2];
-      if (pairs && at < columns) {
-        const float2 two = *reinterpret_cast<const float2 *>(from + j * DF_FRAGMENT_COLUMNS);
-        sum[0] += two.x;
-        sum[1] += two.y;
-      }
 #pragma unroll
       for (int f = 0; f < 2; f++)
-        if (!pairs && at + f < columns)
-          sum[f] += from[(j * DF_FRAGMENT_COLUMNS + f) * mask.column];
+        if (column + j * DF_FRAGMENT_COLUMNS + f < columns)
+          sums[j][half * 2 + f] += from[f * mask.column];
+      from += DF_FRAGMENT_COLUMNS * mask.column;
     }
   }
 }

@@ -18,7 +18,7 @@ struct df_attention_gradients {
   /* The matrices dq, dk and dv of an entry. */
   __device__ __forceinline__ void entry(int64_t index, df_attention_result (&own)[3]) const {
     int64_t offset[3];
-    walk.offsets(index, offset);
+    walk.offsets_in_short(static_cast<uint32_t>(index), offset);
     own[0] = dq.behind(offset[0]);
     own[1] = dk.behind(offset[1]);
     own[2] = dv.behind(offset[2]);

@@ -52,11 +52,12 @@ struct df_attention {
   int64_t masks;                           /* different ones */
   df_walk<DF_ATTENTION_OPERANDS + 1> walk; /* over the batch; the last numbers the masks */
 
-  /* The matrices of entry |index| of the batch; returns the number of its mask. */
+  /* The matrices of entry |index| of the batch, each of which has a block; returns the number of
+   * its mask. */
   __device__ __forceinline__ int64_t
   entry(int64_t index, df_attention_matrix (&own)[DF_ATTENTION_OPERANDS]) const {
     int64_t offset[DF_ATTENTION_OPERANDS + 1];
-    walk.offsets(index, offset);
+    walk.offsets_in_short(static_cast<uint32_t>(index), offset);
 #pragma unroll
     for (int i = 0; i < DF_ATTENTION_OPERANDS; i++) {
       own[i] = matrices[i];
@@ -70,10 +71,13 @@ struct df_attention {
 static __device__ __forceinline__ int64_t df_attention_offset(const df_attention &p, int operand,
                                                               int64_t index) {
   int64_t offset = 0;
+  uint32_t left = static_cast<uint32_t>(index);
+#pragma unroll 1
   for (int axis = p.walk.rank - 1; axis >= 0; axis--) {
-    const int64_t rest = index / p.walk.shape[axis];
-    offset += (index - rest * p.walk.shape[axis]) * p.walk.strides[operand][axis];
-    index = rest;
+    const uint32_t rest = df_divide(left, p.walk.divisor[axis]);
+    const uint32_t at = left - rest * static_cast<uint32_t>(p.walk.shape[axis]);
+    offset += at * p.walk.strides[operand][axis];
+    left = rest;
   }
   return offset;
 }

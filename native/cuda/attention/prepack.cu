@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_BLOCK, (HEAD == 64 ? 6 : 4) - HAL
   const int32_t first = static_cast<int32_t>(index - number * source.tiles) * ROWS;
   const int32_t rows = static_cast<int32_t>(df_min(ROWS, source.rows - first));
   int64_t offset[2];
-  source.walk.offsets(number, offset);
+  source.walk.offsets_in_short(static_cast<uint32_t>(number), offset);
   const df_attention_matrix x = from_element<HALVES>(source.x, offset[0] + first * source.x.row);
   /* Threads side by side read rows that lie so; of dy they have rows, for sums along them. */
   const bool gradient = operand == DF_ATTENTION_DY;

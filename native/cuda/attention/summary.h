@@ -62,9 +62,10 @@ static __device__ __forceinline__ void df_attention_summarize_mask(const df_atte
                                                                    const df_attention_summary &s,
                                                                    int64_t index, float *scratch,
                                                                    int32_t *entries) {
-  const int64_t tiles = static_cast<int64_t>(s.mask_down) * s.mask_across;
-  const int64_t matrix = index / tiles;
-  const int32_t tile = static_cast<int32_t>(index % tiles);
+  /* A block each, so 32 bits hold them. */
+  const uint32_t tiles = static_cast<uint32_t>(s.mask_down) * static_cast<uint32_t>(s.mask_across);
+  const uint32_t matrix = static_cast<uint32_t>(index) / tiles;
+  const int32_t tile = static_cast<int32_t>(static_cast<uint32_t>(index) - matrix * tiles);
   const int32_t row = tile / s.mask_across * DF_ATTENTION_SIDE;
   const int32_t key = tile % s.mask_across * DF_ATTENTION_SIDE;
   /* The first entry of the batch that reads this mask. */

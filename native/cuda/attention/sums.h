@@ -29,9 +29,12 @@ struct df_attention_sums {
 
   /* Those of the calling warp of a tile of an entry. */
   __device__ __forceinline__ float *of(int64_t entry, int32_t tile, int result) const {
+    const uint32_t index = static_cast<uint32_t>(entry); /* entries have a block each */
+    const uint32_t first = index / static_cast<uint32_t>(heads);
     const int64_t row =
-        (entry / heads * tiles + tile) * WARPS + static_cast<int>(threadIdx.x) / DF_WARP;
-    return at + ((row * RESULTS + result) * heads + entry % heads) * width;
+        (int64_t{first} * tiles + tile) * WARPS + static_cast<int>(threadIdx.x) / DF_WARP;
+    const uint32_t head = index - first * static_cast<uint32_t>(heads);
+    return at + ((row * RESULTS + result) * heads + head) * width;
   }
 
   df_status join(const df_call *call) const {

@@ -25,43 +25,44 @@ template <typename F_, int HEAD_> struct tiles {
   static constexpr int WORDS = 2 * own::WORDS + 2 * STAGE;
 };
 
-/* Rows of a result, as far as there are |rows|. */
-template <int COLUMNS>
-static __device__ __forceinline__ void put_rows(const df_attention_result &to,
-                                                const float (&sums)[COLUMNS][4], float scale,
-                                                int32_t first, int32_t rows) {
-  const bool pairs = to.has_groups<2>();
+/* Writes what the calling warp has of a result, times |scale|: rows from |first| on, as far as
+ * there are |rows|; and their sum to |sum|, if somebody wants it. It goes through shared memory,
+ * behind which both are loops of little code: each block runs it once, and what isn't in the cache
+ * of instructions takes longer to come than to run. */
+template <typename T>
+static __device__ __forceinline__ void finish_rows(const df_attention_result &to, float *sum,
+                                                   const float (&sums)[T::COLUMNS][4], float scale,
+                                                   int32_t first, int32_t rows, uint32_t *shared) {
+  constexpr int FOURS = T::HEAD / 4, PITCH = T::HEAD + 8; /* for other banks of each row */
+  static_assert(DF_FRAGMENT_TILE_ROWS * PITCH <= T::WORDS, "a tile of floats fits");
+  const int lane = df_fragment_lane(), warp = static_cast<int>(threadIdx.x) / DF_WARP;
+  float *staged = reinterpret_cast<float *>(shared) + warp * DF_FRAGMENT_ROWS * PITCH;
+  float *at = staged + df_fragment_group() * PITCH + df_fragment_in_group() * 2;
+  __syncwarp();
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int64_t row = first + half * 8 + df_fragment_group();
-    if (row >= rows)
-      continue;
+  for (int j = 0; j < T::COLUMNS; j++)
 #pragma unroll
-    for (int j = 0; j < COLUMNS; j++) {
-      const float two[2] = {sums[j][half * 2] * scale, sums[j][half * 2 + 1] * scale};
-      to.put(row, j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2, two, pairs);
-    }
+    for (int half = 0; half < 2; half++)
+      *reinterpret_cast<float2 *>(at + half * 8 * PITCH + j * DF_FRAGMENT_COLUMNS) =
+          make_float2(sums[j][half * 2] * scale, sums[j][half * 2 + 1] * scale);
+  __syncwarp();
+  const int32_t there = rows - first < DF_FRAGMENT_ROWS ? rows - first : int{DF_FRAGMENT_ROWS};
+  const bool groups = to.has_groups<4>();
+#pragma unroll 2
+  for (int i = lane; i < DF_FRAGMENT_ROWS * FOURS; i += DF_WARP) {
+    const int row = i / FOURS, column = i % FOURS * 4;
+    const float4 own = *reinterpret_cast<const float4 *>(staged + row * PITCH + column);
+    const float four[4] = {own.x, own.y, own.z, own.w};
+    if (row < there)
+      to.put(first + row, column, four, groups);
   }
-}
-
-/* The sums of the same rows: the threads of a warp that have the same columns join theirs. */
-template <int COLUMNS>
-static __device__ __forceinline__ void sum_rows(float *to, int32_t width,
-                                                const float (&sums)[COLUMNS][4], float scale,
-                                                int32_t first, int32_t rows) {
-  const int32_t row = first + df_fragment_group();
-#pragma unroll
-  for (int j = 0; j < COLUMNS; j++)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      float sum = (row < rows ? sums[j][c] : 0.0f) + (row + 8 < rows ? sums[j][2 + c] : 0.0f);
-#pragma unroll
-      for (int mask = 4; mask < DF_WARP; mask *= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-      const int32_t column = j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2 + c;
-      if (df_fragment_group() == 0 && column < width)
-        to[column] = sum * scale;
-    }
+  for (int column = lane; sum && column < to.width; column += DF_WARP) {
+    float total = 0.0f;
+#pragma unroll 4
+    for (int row = 0; row < DF_FRAGMENT_ROWS; row++)
+      total += row < there ? staged[row * PITCH + column] : 0.0f;
+    sum[column] = total;
+  }
 }
 
 /* What a mask does to the tiles that a block passes over, of queries (KEYS) or of keys; what is
@@ -226,20 +227,16 @@ gradients_of(const df_attention_prepacked &a, const df_attention_gradients &g, i
     stage ^= 1;
     from = following;
   }
-  if (g.sums.at) { /* before the addresses of results take registers; q has the scale in it */
-    sum_rows(g.sums.of(entry, own_tile, KEYS ? 1 : 0), g.sums.width, sums, KEYS ? 1.0f : a.scale,
-             first + warp, rows);
-    if constexpr (KEYS)
-      sum_rows(g.sums.of(entry, own_tile, 2), g.sums.width, sums_2, 1.0f, first + warp, rows);
-  }
   df_attention_result out[3];
   g.entry(entry, out);
-  if constexpr (KEYS) {
-    put_rows(out[1], sums, 1.0f, first + warp, rows);
-    put_rows(out[2], sums_2, 1.0f, first + warp, rows);
-  } else {
-    put_rows(out[0], sums, a.scale, first + warp, rows);
-  }
+  const auto sum_of = [&](int result) {
+    return g.sums.at ? g.sums.of(entry, own_tile, result) : nullptr;
+  };
+  /* q has the scale in it. */
+  finish_rows<T>(out[KEYS ? 1 : 0], sum_of(KEYS ? 1 : 0), sums, KEYS ? 1.0f : a.scale, first + warp,
+                 rows, own);
+  if constexpr (KEYS)
+    finish_rows<T>(out[2], sum_of(2), sums_2, 1.0f, first + warp, rows, own);
 }
 
 /* Blocks of keys first, and of both those which a causal mask leaves the most. */

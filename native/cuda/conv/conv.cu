@@ -195,7 +195,7 @@ static df_status grad_weight_run(const df_call *call) {
   return df_conv_weight(call, conv, dw, x, dy);
 }
 
-/* Of tensors with channels last: images of one channel, which lie so in either layout. */
+/* Of tensors with channels last. */
 template <bool WEIGHT, typename N> static df_conv last_of(const N *of) {
   const int32_t rank = of->inputs[0]->rank;
   const auto *weight = WEIGHT ? of->outputs[0] : of->inputs[1];
@@ -211,8 +211,8 @@ template <bool WEIGHT> static const char *last_accepts(const df_node *node) {
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
   const df_conv conv = last_of<WEIGHT>(node);
-  return df_conv_has_single_channel(conv) ? df_conv_accepts(conv, rank)
-                                          : "only one channel and few taps are supported";
+  return df_conv_has_few_channels(conv) ? df_conv_accepts(conv, rank)
+                                        : "only few channels, taps and products are supported";
 }
 
 static df_status last_run(const df_call *call) {
@@ -220,18 +220,18 @@ static df_status last_run(const df_call *call) {
   end.row_bias = df_in<const float>(call, 2);
   end.add = df_in<const float>(call, 3);
   end.relu = static_cast<int>(df_attr_int(call, DF_CONV_LAST_RELU));
-  return df_conv_single(call, last_of<false>(call), df_out<float>(call, 0),
-                        df_in<const float>(call, 0), df_in<const float>(call, 1), end);
+  return df_conv_few(call, last_of<false>(call), df_out<float>(call, 0),
+                     df_in<const float>(call, 0), df_in<const float>(call, 1), end);
 }
 
 static df_status last_weight_prepare(const df_node *node, df_prepared *out, df_error *) {
-  out->workspace = df_conv_single_workspace(last_of<true>(node));
+  out->workspace = df_conv_few_workspace(last_of<true>(node));
   return DF_OK;
 }
 
 static df_status last_weight_run(const df_call *call) {
-  return df_conv_single_weight(call, last_of<true>(call), df_out<float>(call, 0),
-                               df_in<const float>(call, 0), df_in<const float>(call, 1), true);
+  return df_conv_few_weight(call, last_of<true>(call), df_out<float>(call, 0),
+                            df_in<const float>(call, 0), df_in<const float>(call, 1), true);
 }
 
 static const df_kernel records[] = {

@@ -81,16 +81,18 @@ int64_t df_conv_weight_workspace(const df_conv &conv);
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy);
 
-/* ---- Images with one channel, and small windows: conv/single_channel.cu --------------------- */
+/* ---- Images with one or few channels: conv/few_channels.cu, conv/few_channels_grad.cu ---------
+ */
 
 bool df_conv_has_single_channel(const df_conv &conv);
+bool df_conv_has_few_channels(const df_conv &conv); /* where they lie last */
 /* y with channels last = relu(x * weight + bias + add). */
-df_status df_conv_single(const df_call *call, const df_conv &conv, float *y, const float *x,
-                         const float *weight, const df_gemm_end &end);
-int64_t df_conv_single_workspace(const df_conv &conv);
+df_status df_conv_few(const df_call *call, const df_conv &conv, float *y, const float *x,
+                      const float *weight, const df_gemm_end &end);
+int64_t df_conv_few_workspace(const df_conv &conv);
 /* |last|: the channels of dy are. */
-df_status df_conv_single_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
-                                const float *dy, bool last);
+df_status df_conv_few_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
+                             const float *dy, bool last);
 
 /* ---- Depthwise: conv/depthwise.cu ----------------------------------------------------------- */
 

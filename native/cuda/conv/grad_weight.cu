@@ -153,7 +153,7 @@ static df_gemm_tiling tiling_of(const df_conv &conv) {
 
 int64_t df_conv_weight_workspace(const df_conv &conv) {
   if (df_conv_has_single_channel(conv))
-    return df_conv_single_workspace(conv);
+    return df_conv_few_workspace(conv);
   const df_gemm_tiling tiling = tiling_of(conv);
   const int64_t weights = conv.groups * conv.filters * conv.channels * conv.taps;
   return tiling.splits > 1 ? tiling.splits * weights * static_cast<int64_t>(sizeof(float)) : 0;
@@ -169,7 +169,7 @@ template <typename T> static df_status launch_tile(const df_call *call, correlat
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy) {
   if (df_conv_has_single_channel(conv))
-    return df_conv_single_weight(call, conv, dw, x, dy, false);
+    return df_conv_few_weight(call, conv, dw, x, dy, false);
   const df_gemm_tiling tiling = tiling_of(conv);
   correlation p{};
   p.out = tiling.splits > 1 ? static_cast<float *>(call->workspace) : dw;

@@ -56,6 +56,23 @@ template <int N> struct df_walk {
         offset[k] += at * strides[k][axis];
     }
   }
+
+  /* The same where the output has less than 2^31 elements, in as little code as it can be: for
+   * kernels that ask once, and whose code is long for the cache of instructions. */
+  __device__ __forceinline__ void offsets_in_short(uint32_t index, int64_t (&offset)[N]) const {
+#pragma unroll
+    for (int k = 0; k < N; k++)
+      offset[k] = 0;
+#pragma unroll 1
+    for (int axis = rank - 1; axis >= 0; axis--) {
+      const uint32_t rest = df_divide(index, divisor[axis]);
+      const uint32_t at = index - rest * static_cast<uint32_t>(shape[axis]);
+      index = rest;
+#pragma unroll
+      for (int k = 0; k < N; k++)
+        offset[k] += at * strides[k][axis];
+    }
+  }
 };
 
 /* Plans the walk over |shape|; |operands| broadcast to it as in NumPy. False: more axes are left

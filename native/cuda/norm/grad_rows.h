@@ -4,9 +4,9 @@
 #include "norm/layer_norm.h"
 
 enum {
-  GRAD_BLOCK = 512,     /* threads, but for the longest rows */
-  GRAD_ROWS = 4,        /* that a group does at least */
-  PROCESSORS = 132,     /* of an H100: blocks that it holds at one time do all rows */
+  GRAD_BLOCK = 512, /* threads, but for the longest rows */
+  GRAD_ROWS = 4,    /* that a group does at least, where two blocks per processor have so many */
+  PROCESSORS = 132, /* of an H100: blocks that it holds at one time do all rows */
   GRAD_RESIDENT = 1024, /* threads on each of them, where a block does a row */
   WARP_BLOCK = 128,     /* threads, where a warp or less does a row */
   BAND = 32,            /* rows of a partial sum, when rows are too long for a group */
@@ -64,9 +64,12 @@ static bool fits(const df_rows &plan) {
 
 /* Of the rows that a block does: the sums of its groups meet in shared memory. */
 static int64_t partial_count(const df_rows &plan) {
-  if (in_warps(plan))
-    return df_max(1, df_min(int64_t{PROCESSORS} * warp_blocks(plan.held),
-                            df_divide_up(plan.rows, plan.block / plan.group * int64_t{GRAD_ROWS})));
+  if (in_warps(plan)) {
+    const int64_t blocks = df_divide_up(plan.rows, plan.block / plan.group); /* of a row a group */
+    const int64_t rows = df_max(1, df_min(blocks / (2 * PROCESSORS), GRAD_ROWS));
+    return df_max(1,
+                  df_min(int64_t{PROCESSORS} * warp_blocks(plan.held), df_divide_up(blocks, rows)));
+  }
   if (!fits(plan))
     return df_max(1, df_min(MOST_BANDS, df_divide_up(plan.rows, BAND)));
   const int64_t most = df_max(1, int64_t{PROCESSORS} * GRAD_RESIDENT / plan.group);

@@ -128,8 +128,8 @@ template <kind KIND> const char *accepts(const df_node *node) {
     return "groups are computed in planes";
   if (is_for_own<KIND>(conv))
     return "weight gradients of one channel have a kernel of their own";
-  if (KIND == FORWARD && df_conv_has_single_channel(conv))
-    return "images of one channel have a kernel of their own";
+  if (KIND != INPUT && df_conv_has_few_channels(conv))
+    return "images of few channels have a kernel of their own";
   return accepts_sizes(conv, rank);
 }
 

@@ -12,6 +12,9 @@ typedef struct running {
   const volatile int32_t *cancel;
   int64_t calls;
   df_error *error; /* the resolved segment's own */
+  void (*before)(void *context, int32_t first, int32_t count);
+  void *context;
+  const df_loop *top; /* whose steps |before| is for: the segment, no loop in it */
 } running;
 
 static df_status run_loop(const df_ready *step, running *r);
@@ -25,6 +28,9 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
       status = DF_CANCELLED;
       break;
     }
+    if (r->before && loop == r->top)
+      r->before(r->context, (int32_t)(step - loop->steps),
+                step->run_many ? (int32_t)step->group : 1);
     if (step->run_many) {
       r->calls += step->group;
       status = step->run_many(step->calls, step->group);
@@ -164,6 +170,11 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
   }
   resolved->error.text[0] = 0;
   running r = {.cancel = run->cancel, .error = &resolved->error};
+  if (run->struct_size >= offsetof(df_run, context) + sizeof run->context) { /* since 2.1 */
+    r.before = run->before;
+    r.context = run->context;
+    r.top = &resolved->loop;
+  }
   const volatile int32_t *cancel_before = df_cancel_swap(run->cancel);
   int32_t failed = -1;
   status = run_steps(&resolved->loop, &r, &failed);

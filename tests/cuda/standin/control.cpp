@@ -11,7 +11,7 @@ std::string planned_name;
 std::set<std::string> launched;
 std::set<std::string> refused;
 std::map<int, long long> questions;
-long long launches, graph_launches, handles, watched_copies;
+long long launches, graph_launches, overtakings, handles, watched_copies;
 const void *watched;
 
 std::string plain_name(const char *name) {
@@ -36,8 +36,9 @@ void note_launch(const char *name) {
 }
 
 void note_graph_launch() { graph_launches++; }
+void note_overtaking() { overtakings++; }
 
-void note_source(const void *from) { watched_copies += from == watched; }
+void note_copy(const void *in_host) { watched_copies += in_host == watched; }
 
 bool refuses_precision(const char *name) {
   guard g(standin_lock);
@@ -95,6 +96,7 @@ void standin_watch(const void *from) {
 long long standin_watched() { return watched_copies; }
 long long standin_launches() { return launches; }
 long long standin_graph_launches() { return graph_launches; }
+long long standin_overtakings() { return overtakings; }
 long long standin_allocated(int number) { return (long long)all_cards()[(size_t)number].used; }
 /* What another library does in the calling thread: cudaSetDevice and cudaGetDevice. */
 void standin_choose(int number) { cudaSetDevice(number); }

@@ -2,6 +2,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <queue>
 
 thread_local int captures;
 
@@ -14,10 +15,34 @@ namespace {
 
 const standin_work *running; /* the graph that the card works on */
 
-void run_nodes(const std::vector<work> &nodes) {
-  for (const work &node : nodes)
-    if (!sticky)
-      node();
+/* A node begins when those that it waits for are done; of several the one that was captured last,
+ * so that one which doesn't wait for what it must comes too early. */
+void run_nodes(const std::vector<std::unique_ptr<standin_node>> &nodes) {
+  std::vector<std::vector<size_t>> followers(nodes.size());
+  std::vector<size_t> missing(nodes.size());
+  std::vector<bool> done(nodes.size());
+  std::priority_queue<size_t> ready;
+  size_t next = 0; /* the first that isn't done */
+  for (const auto &node : nodes) {
+    missing[node->number] = node->waits.size();
+    if (node->waits.empty())
+      ready.push(node->number);
+    for (size_t before : node->waits)
+      followers[before].push_back(node->number);
+  }
+  while (!ready.empty() && !sticky) {
+    const size_t number = ready.top();
+    ready.pop();
+    done[number] = true;
+    while (next < nodes.size() && done[next])
+      next++;
+    if (number > next)
+      note_overtaking();
+    nodes[number]->what();
+    for (size_t follower : followers[number])
+      if (!--missing[follower])
+        ready.push(follower);
+  }
 }
 
 standin_graph *top_of(standin_graph *graph) { return graph->outer ? top_of(graph->outer) : graph; }
@@ -33,8 +58,18 @@ bool begin(cudaStream_t stream, standin_graph *graph) {
 
 /* Whether these nodes are all that the graph ends with. */
 bool are_ends(const standin_graph *graph, const cudaGraphNode_t *nodes, size_t count) {
-  const size_t index = graph->work->nodes.size();
-  return index ? count == 1 && nodes[0]->index == index : count == 0;
+  return std::equal(graph->ends.begin(), graph->ends.end(), nodes, nodes + count);
+}
+
+standin_node *add_node(standin_graph *graph, work what) {
+  auto &nodes = graph->work->nodes;
+  nodes.push_back(std::make_unique<standin_node>());
+  standin_node *node = nodes.back().get();
+  node->number = nodes.size() - 1;
+  node->what = std::move(what);
+  for (const standin_node *before : graph->ends)
+    node->waits.push_back(before->number);
+  return node;
 }
 
 } // namespace
@@ -42,7 +77,7 @@ bool are_ends(const standin_graph *graph, const cudaGraphNode_t *nodes, size_t c
 void add_to_graph(standin_graph *graph, work what) {
   if (graph->apart)
     die("work doesn't wait for a node that was added", "update the capture's dependencies");
-  graph->work->nodes.push_back(std::move(what));
+  graph->ends = {add_node(graph, std::move(what))};
 }
 
 /* ---- Captures ------------------------------------------------------------------------------- */
@@ -97,13 +132,11 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
                              : cudaStreamCaptureStatusActive;
   if (!found)
     return cudaSuccess;
-  found->end.index = found->work->nodes.size();
-  found->ends[0] = &found->end;
   *id = 1;
   *graph = found;
-  *nodes = found->ends;
+  *nodes = found->ends.data();
   *edges = nullptr;
-  *count = found->end.index != 0;
+  *count = found->ends.size();
   return cudaSuccess;
 }
 
@@ -111,10 +144,19 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
                                                 const cudaGraphEdgeData *, size_t count,
                                                 unsigned flags) {
   guard g(standin_lock);
-  if (!stream->capturing || flags != cudaStreamSetCaptureDependencies ||
-      !are_ends(stream->capturing, nodes, count))
+  standin_graph *graph = stream->capturing;
+  if (!graph || flags != cudaStreamSetCaptureDependencies)
     return fail(cudaErrorInvalidValue);
-  stream->capturing->apart = false;
+  std::vector<standin_node *> chosen(nodes, nodes + count);
+  for (size_t i = 0; i < count; i++) {
+    const bool own = std::any_of(graph->work->nodes.begin(), graph->work->nodes.end(),
+                                 [=](const auto &node) { return node.get() == nodes[i]; });
+    if (!own || std::count(chosen.begin(), chosen.end(), nodes[i]) > 1)
+      return fail(cudaErrorInvalidValue);
+    if (nodes[i] == graph->apart)
+      graph->apart = nullptr;
+  }
+  graph->ends = std::move(chosen);
   return cudaSuccess;
 }
 
@@ -150,19 +192,19 @@ cudaError_t cudaGraphAddNode(cudaGraphNode_t *out, cudaGraph_t graph, const cuda
   body->is_body = true;
   body->outer = graph;
   const bool again = params->conditional.type == cudaGraphCondTypeWhile;
-  add_to_graph(graph, [condition = *found, inner = body->work, again] {
+  if (graph->apart)
+    die("a node doesn't wait for one that was added", "cudaGraphAddNode");
+  graph->apart = add_node(graph, [condition = *found, inner = body->work, again] {
     while (condition->value && !sticky) {
       run_nodes(inner->nodes);
       if (!again)
         break;
     }
   });
-  graph->apart = true;
   graph->found = {body.get()};
   params->conditional.phGraph_out = graph->found.data();
   graph->bodies.push_back(std::move(body));
-  graph->added.push_back(std::make_unique<standin_node>(standin_node{graph->work->nodes.size()}));
-  *out = graph->added.back().get();
+  *out = graph->apart;
   return cudaSuccess;
 }
 

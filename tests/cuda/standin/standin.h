@@ -123,7 +123,8 @@ void note_handle(int change); /* one was made, or destroyed */
 void note_question(int card); /* somebody asked for an algorithm on this card */
 void note_launch(const char *name);
 void note_graph_launch();
-void note_source(const void *from);
+void note_overtaking(); /* a node of a graph begins before one that was captured earlier */
+void note_copy(const void *in_host);
 
 /* ---- Streams: stream.cpp -------------------------------------------------------------------- */
 

@@ -113,7 +113,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   if (pageable)
     forbid_in_capture("a copy of memory that isn't pinned");
   if (source < 0 && target >= 0)
-    note_source(from);
+    note_copy(from);
+  if (source >= 0 && target < 0)
+    note_copy(to);
   if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
     auto staged =
         std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);

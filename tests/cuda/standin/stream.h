@@ -15,29 +15,29 @@ struct standin_condition {
   bool used;     /* a node has it */
 };
 
-/* Where a graph ends: work waits for what was put into it before. */
+/* A node of a graph, and those before it that it waits for, by their numbers. */
 struct standin_node {
-  size_t index; /* that it has in its graph, counted from 1 */
+  size_t number;
+  work what;
+  std::vector<size_t> waits;
 };
 
 /* What a graph does, which a launch keeps when the graph is destroyed. */
 struct standin_work {
-  std::vector<work> nodes;
+  std::vector<std::unique_ptr<standin_node>> nodes;
   std::vector<std::shared_ptr<standin_condition>> conditions; /* those of its bodies too */
 };
 
 struct standin_graph {
   std::shared_ptr<standin_work> work;
   int card;
-  bool invalid = false;           /* a call failed while it was captured */
-  bool is_body = false;           /* a conditional node has it */
-  bool begun = false;             /* somebody captures to it, or did */
-  bool apart = false;             /* a node was added, and what comes next doesn't wait for it */
-  standin_graph *outer = nullptr; /* of a body */
-  standin_node end{};
-  standin_node *ends[1]{};
+  bool invalid = false;             /* a call failed while it was captured */
+  bool is_body = false;             /* a conditional node has it */
+  bool begun = false;               /* somebody captures to it, or did */
+  standin_node *apart = nullptr;    /* was added, and what comes next doesn't wait for it */
+  standin_graph *outer = nullptr;   /* of a body */
+  std::vector<standin_node *> ends; /* that what is put into it next waits for */
   std::vector<std::unique_ptr<standin_graph>> bodies;
-  std::vector<std::unique_ptr<standin_node>> added;
   std::vector<standin_graph *> found; /* what phGraph_out points to */
 };
 
