@@ -38,7 +38,9 @@ run_stage() {
     tests)
       local parallel=()
       if "$python" -c "import xdist" 2> /dev/null; then parallel=(-n 8); fi
-      "$python" -m pytest -q -p no:cacheprovider -p no:benchmark -m card tests/cuda "${parallel[@]}"
+      # What fails is said at once: a card may be gone before the last test has ended.
+      DATAFLOW_SAY_FAILURES=1 \
+        "$python" -m pytest -q -p no:cacheprovider -p no:benchmark -m card tests/cuda "${parallel[@]}"
       ;;
     kernels) "$python" benchmarks/gpu_kernels.py ;;
     training) "$python" benchmarks/gpu_training.py "${options[@]}" ;;

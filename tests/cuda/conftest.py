@@ -35,6 +35,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"needs a card: {reason}"))
 
 
+def pytest_runtest_logreport(report):
+    """Says at once what failed, where a machine may be gone before the last test has ended."""
+    if report.failed and os.environ.get("DATAFLOW_SAY_FAILURES"):
+        print(f"\n{report.nodeid}, {report.when}:\n{report.longreprtext[-2000:]}", file=sys.__stderr__, flush=True)
+
+
 def card_is_missing():
     """Why the tests of a real card can't run, or an empty text."""
     device = default_registry().devices.get("cuda")
