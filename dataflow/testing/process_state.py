@@ -16,7 +16,7 @@ import numpy as np
 
 _C = ctypes.CDLL(None)
 ADDRESS_SANITIZER = hasattr(_C, "__asan_init")  # which describes faults itself, and guards static memory
-_EVENTS = "anon_inode:[eventfd]"
+_DRIVERS = ("anon_inode:[eventfd]", "/dev/nvidia", "/dev/dri/", "/dev/kfd")  # files that drivers open and close
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt")
 _ONE, _TINY, _LEAST = 1.0, 2.0**-53, 5e-324
 
@@ -77,12 +77,12 @@ class ProcessState:
     def changed(self, before: ProcessState) -> str | None:
         """What was changed since ``before`` that nobody may change, or None.
 
-        Threads of a driver close event descriptors of their own at any time; those don't count.
+        What a driver may have closed, at any time and in a thread of its own, doesn't count.
         """
         for name, value in before.fixed.items():
             if self.fixed.get(name) != value:
                 return f"{name} was changed: from {value.strip()} to {self.fixed.get(name, '').strip()}"
-        kept = {number: file for number, file in before.descriptors.items() if file != _EVENTS}
+        kept = {number: file for number, file in before.descriptors.items() if not file.startswith(_DRIVERS)}
         closed = [f"{number} ({file})" for number, file in kept.items() if number not in self.descriptors]
         return f"file descriptor {', '.join(closed)} was closed" if closed else None
 

@@ -13,6 +13,7 @@ from dataflow.plugin import Kernel, OperandSpec, PythonDevice
 from dataflow.plugin.registry import load
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
+from dataflow.testing.process_state import ProcessState
 from tests.support import DevicePlugin
 
 RELU = [s for s in SAMPLES if s.op.name == "relu" and s.inputs[0].shape == (3, 5, 7)]
@@ -92,9 +93,23 @@ def test_the_kit_runs_as_tests_of_pytest(tmp_path):
     assert re.search(r"\d+ passed", done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("pipe:[7]", True),
+        ("/tmp/x", True),
+        ("/dev/null", True),
+        ("anon_inode:[eventfd]", False),
+        ("/dev/nvidia0", False),
+    ],
+)
+def test_what_a_driver_may_have_closed_is_no_change(file, said):
+    before, after = (ProcessState({}, files, 1, 0) for files in ({"3": "/tmp/y", "4": file}, {"3": "/tmp/y"}))
+    assert (after.changed(before) is not None) == said
+
+
 @pytest.mark.parametrize(("made", "fails"), [("eventfd", False), ("pipe", True)])
 def test_a_file_that_a_kernel_closes_is_said_unless_a_driver_may_have(made, fails):
-    """A driver's threads close event descriptors whenever they want."""
 
     def code(attributes, x):
         if opened:
