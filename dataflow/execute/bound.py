@@ -156,6 +156,7 @@ class Bound:
         Raises:
             DeviceError: a device failed.
         """
+        self._begun = None
         if self._splits is None or not self.plan.asynchronous or self._devices.failed:
             return
         names = frozenset(inputs)

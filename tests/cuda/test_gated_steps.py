@@ -209,3 +209,5 @@ def test_what_runs_between_a_begun_copy_and_its_run_changes_no_result(cuda):
             found = {"z": np.empty(8, np.float32)}
             bound.run(arrays, found)
             np.testing.assert_array_equal(found["z"], arrays["x"] - arrays["y"])
+        bound.begin({"x": given["x"]})  # for a run that never comes
+        given["x"] += 1
