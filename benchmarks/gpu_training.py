@@ -2,9 +2,10 @@
 
 Each step takes its batch from page-locked memory of the host and brings the loss back, on both sides; beside it stands
 the time of ours from an array like any other (``plain``). Statistics of batch norms are held.
-PyTorch runs in processes of its own, the rounds take turns, and the faster of its ways counts. Beside the time stands
-the least that ``gpu_model`` predicts from the plans. It ends with an error where a step fell back: products on a path
-more exact, or slower, than was asked for, or a segment that no CUDA graph was made of.
+PyTorch runs in processes of its own, on images once more with channels last; the rounds take turns, and the fastest of
+its ways counts. Beside the time stands the least that ``gpu_model`` predicts from the plans.
+It ends with an error where a step fell back: products on a path more exact, or slower, than was asked for, or a segment
+that no CUDA graph was made of.
 """
 
 from __future__ import annotations
@@ -116,13 +117,10 @@ def compare(
     """One row; the network is exported into the folder unless it is there already."""
     batch, steps = batch_of(name), NETWORKS[name][4]
     np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
-    path = Path(folder) / f"{name}.onnx"
-    there = path.exists()  # else the first worker writes it
-    workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
-    model = df.load(path) if there else None
-    for worker in workers.values():  # before our first step, which measures algorithms
-        worker.wait()
-    model = model or df.load(path)
+    workers = {}
+    for mode in modes:  # one after the other: each measures algorithms on the card
+        workers[mode] = Worker(python, name, folder, precision, mode).wait()
+    model = df.load(Path(folder) / f"{name}.onnx")
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
     warnings = Warnings()

@@ -37,7 +37,8 @@ ORDER = {
     "and brings the loss back, against PyTorch with CUDA graphs and, where its column is there, torch.compile. Storage "
     "is float32 here; PyTorch's bf16 is autocast, and its channels lie last in one of its ways where there are images. "
     "Both take batches from page-locked memory; `plain`: ours from any array. MB: the most memory of the card, ours as "
-    "planned, PyTorch's as its allocator says of a step without graph. card and tree: of the row's run.",
+    "planned, PyTorch's as its allocator says of a step without graph. card and tree: of the row's run. On 2026-11-26 "
+    "PyTorch's two ways of training on images chose their algorithms at the same time, beside each other.",
     "gpu_inference": "On a card: a forward pass from arrays of the host to arrays of the host, in page-locked memory "
     "on both sides (`Session.staged`; `plain`: ours from and to any arrays), against PyTorch with CUDA graphs, for "
     "images with channels last too (`forward_last`).",

@@ -219,9 +219,9 @@ class Session:
         return as_maps(results, self._maps, out) if self._maps else results
 
     def staged(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Copies of arrays in page-locked memory, where there is a card, which reads and writes them by itself.
+        """Copies of arrays, by name, of any shapes and dtypes, in page-locked memory where there is a card.
 
-        A run that is given them as inputs, or as ``out``, copies nothing of them on the host.
+        It reads and writes them by itself: as inputs or ``out`` of a run they aren't copied on the host.
 
         Raises:
             InputError: an entry is no array.

@@ -15,10 +15,10 @@ namespace {
 
 const standin_work *running; /* the graph that the card works on */
 
+unsigned launched; /* graphs so far */
+
 /* A node begins when those that it waits for are done; of several the one that was captured last,
  * so that one which doesn't wait for what it must comes too early, or in every other launch any. */
-unsigned launched;
-
 void run_nodes(const std::vector<std::unique_ptr<standin_node>> &nodes) {
   const unsigned salt = launched % 2 ? launched * 0x9e3779b9u : 0;
   const auto rank = [=](size_t number) {
@@ -155,8 +155,8 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
     return fail(cudaErrorInvalidValue);
   std::vector<standin_node *> chosen(nodes, nodes + count);
   for (size_t i = 0; i < count; i++) {
-    const bool own = std::any_of(graph->work->nodes.begin(), graph->work->nodes.end(),
-                                 [=](const auto &node) { return node.get() == nodes[i]; });
+    const auto &known = graph->work->nodes;
+    const bool own = nodes[i]->number < known.size() && known[nodes[i]->number].get() == nodes[i];
     if (!own || std::count(chosen.begin(), chosen.end(), nodes[i]) > 1)
       return fail(cudaErrorInvalidValue);
     if (nodes[i] == graph->apart)
