@@ -69,6 +69,7 @@ class _Lib:
     DF_PEERS: int
     DF_HANDLES: int
     DF_HOST_PREPACKS: int
+    DF_NESTED_BODIES: int
     DF_LIVE_OUT: int
     DF_MOST_PREPACKS: int
     DF_INT16: int

@@ -71,6 +71,7 @@ class CDevice:
         self.alignment = int(self._device.alignment) or 64
         self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
         self.bodies = bool(self._device.flags & lib.DF_BODIES)
+        self.nested_bodies = bool(self._device.flags & lib.DF_NESTED_BODIES)
         self.peers = self.name if self._device.flags & lib.DF_PEERS else None
         self.prepacks = bool(self._device.flags & lib.DF_HOST_PREPACKS)
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)

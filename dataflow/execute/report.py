@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..errors import ModelError
-from ..ir.lowered import Loop, Lowered, LoweredNode, Move
+from ..ir.lowered import Loop, Lowered, LoweredItem, LoweredNode, Move
 from ..ir.plan import Plan, Step
 from .execution import Placement
 
@@ -78,19 +78,25 @@ def assigned_nodes(lowered: Lowered, plan: Plan | None = None) -> Iterator[Assig
     reasons: dict[str, dict[str, str]] = {}
     for (name, device), reason in lowered.fallbacks.items():
         reasons.setdefault(name, {})[device] = reason
-    for item in lowered.items:
-        for inner in item.items if isinstance(item, Loop) else (item,):
-            if not isinstance(inner, LoweredNode):
-                continue
-            node = inner.node
-            yield AssignedNode(
-                node.name,
-                node.op.name,
-                inner.device,
-                paths.get(node.name, inner.kernel.name),
-                _operations(inner) * (item.iterations if isinstance(item, Loop) and item.kind == "repeat" else 1),
-                MappingProxyType(reasons.get(node.name, {})),
-            )
+    for item, times in _counted(lowered.items, 1):
+        node = item.node
+        yield AssignedNode(
+            node.name,
+            node.op.name,
+            item.device,
+            paths.get(node.name, item.kernel.name),
+            _operations(item) * times,
+            MappingProxyType(reasons.get(node.name, {})),
+        )
+
+
+def _counted(items: Iterable[LoweredItem], times: int) -> Iterator[tuple[LoweredNode, int]]:
+    """Nodes with kernels, and how often each runs, where that is known; one iteration of loops of unknown length."""
+    for item in items:
+        if isinstance(item, LoweredNode):
+            yield item, times
+        elif isinstance(item, Loop):
+            yield from _counted(item.items, times * item.iterations if item.kind == "repeat" else times)
 
 
 def _paths(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:

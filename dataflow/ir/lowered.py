@@ -85,7 +85,7 @@ class Loop:
 
     node: Node
     device: str
-    items: tuple[LoweredNode, ...]
+    items: tuple[LoweredNode | Loop, ...]
     iterations: int
     inputs: tuple[Storage, ...]
     outputs: tuple[Storage, ...]

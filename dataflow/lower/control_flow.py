@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ir.graph import Node
-from ..ir.lowered import LoweredNode, Storage
+from ..ir.lowered import Loop, LoweredNode, Storage
 from ..ir.op import AnyOp
 from ..ir.types import TensorType
 from ..ir.value import Value
@@ -24,19 +24,29 @@ def _result(table: StorageTable, value: Value, memory: str, device: str) -> Stor
     return storage
 
 
+def _unmoving(table: StorageTable, value: Value, node: Node, device: str) -> Storage:
+    """The storage of a value that a body reads; what moves with a loop around, as a row, is copied there first.
+
+    Operands of a body move with its own iterations alone.
+    """
+    storage = table.transfer_in(value, device, node)
+    moves = storage.iteration_stride or storage.buffer_stride
+    return table.contiguous(storage, node, device) if moves else storage
+
+
 def _add_body(
     table: StorageTable, node: Node, inner: StorageTable, around: Sequence[Storage], iterations: int, **how: Any
 ) -> None:
     """Adds a lowered body; ``around`` is what it shares with the outside."""
     known = {s.base for s in around} | {s.storage.base for s in table.stored.values()}
-    items = [item for item in inner.items if isinstance(item, LoweredNode)]
+    items = [item for item in inner.items if isinstance(item, LoweredNode | Loop)]
     table.items.append(make_loop(node, table.choices[node].device, items, iterations, lambda s: s.base in known, **how))
 
 
 def branches(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     """Two bodies, of which one runs; each leaves its results in the same storage."""
     device, memory = table.choices[node].device, table.memory_of(table.choices[node].device)
-    condition, *captures = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
+    condition, *captures = [_unmoving(table, v, node, device) for v in node.inputs if v is not None]
     buffers = [None if v is None else _result(table, v, memory, device) for v in node.outputs]
     for index, choice in enumerate(table.choices[node].bodies):
         inner, body = table.inside(node, index), choice.graph
@@ -50,11 +60,13 @@ def branches(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
 def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     """A body that runs as long as a condition holds."""
     device, memory = table.choices[node].device, table.memory_of(table.choices[node].device)
-    limit, condition, *rest = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
     carried = int(node.attributes["n_carries"])
+    given = [v for v in node.inputs if v is not None]
+    starts = [table.transfer_in(v, device, node) for v in given[1 : 2 + carried]]
+    limit, *captures = [_unmoving(table, v, node, device) for v in (given[0], *given[2 + carried :])]
     inner, body = table.inside(node), table.choices[node].bodies[0].graph
     buffers = []
-    for index, start in enumerate((condition, *rest[:carried])):
+    for index, start in enumerate(starts):
         buffer = table.new_base(f"{node.name}:carry{index}", start.type, memory, "computed")
         table.device_of[buffer.base] = device
         table.copy_into(start, buffer, node, device)
@@ -65,9 +77,9 @@ def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     if first is not None:
         table.storage[first] = made
         table.device_of[made.base] = device
-    inner.storage.update(zip(body.inputs, (number, *buffers, *rest[carried:]), strict=True))
+    inner.storage.update(zip(body.inputs, (number, *buffers, *captures), strict=True))
     _carry(inner, list(zip(body.outputs.values(), buffers, strict=True)), node, device, lower_nodes)
-    around = [limit, condition, number, made, *buffers, *rest]
+    around = [limit, number, made, *buffers, *captures]
     control, counts = (limit, buffers[0]), (number, made)
     iterations = int(node.attributes["max_iterations"])
     _add_body(table, node, inner, around, iterations, kind="while", control=control, counts=counts)
@@ -97,7 +109,9 @@ def scan(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     """A loop over rows whose body runs on one device; see ``loop_buffers``."""
     choice, scan = table.choices[node], Scan.of(node)
     device, memory = choice.device, table.memory_of(choice.device)
-    read = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
+    given = [v for v in node.inputs if v is not None]
+    starts = [table.transfer_in(given[i], device, node) for i in scan.carries]
+    read = [*starts, *(_unmoving(table, v, node, device) for v in given[len(starts) :])]
     inner = table.inside(node)
     buffers, body = [], choice.bodies[0].graph
     for index in scan.carries:
@@ -134,7 +148,8 @@ def _body(
     table: StorageTable, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str, lower_nodes: LowerNodes
 ) -> None:
     """Lowers the body of a loop; each of ``targets`` is a value and where an iteration must leave it."""
-    computed = {v for n in table.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
+    nodes = [n for n in table.graph.nodes if n.op.view is None and table.choices[n].kernel is not None]
+    computed = {v for n in nodes for v in n.outputs if v is not None}
     for value, storage in targets:
         if value in computed and value not in table.destination and placeable(value, storage):
             table.destination[value] = storage

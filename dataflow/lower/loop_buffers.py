@@ -86,7 +86,7 @@ def half(buffer: Storage, index: int) -> Storage:
 def make_loop(
     node: Node,
     device: str,
-    items: list[LoweredNode],
+    items: list[LoweredNode | Loop],
     iterations: int,
     outer: Callable[[Storage], bool],
     kind: BodyKind = "repeat",

@@ -132,8 +132,8 @@ def _select_bodies(
 ) -> tuple[Selection, ...]:
     """The bodies with a kernel of ``device`` for every node; raises ModelError when there is none."""
     inner = [n for body in node.bodies for n in body.nodes if n.bodies]
-    if inner:
-        raise ModelError(f"{inner[0].describe()} has a body of its own")
+    if inner and not registry.devices[device].nested_bodies:
+        raise ModelError(f"{inner[0].describe()} has a body of its own, which the device takes in no body")
     if node.op is loop and len(node.outputs) > 1 + node.attributes["n_carries"]:
         raise ModelError("a loop whose number of iterations depends on data stacks results")
     return tuple(select(eliminate_dead_code(body), Pins((device,), refused=refused), registry) for body in node.bodies)

@@ -120,7 +120,7 @@ class StorageTable:
         choice = self.choices[node]
         inner = StorageTable(choice.bodies[index], (choice.device,), self.registry, {})
         inner.memory_when_unread = self.memory_of(choice.device)
-        inner._prefix = f"{node.name}/{index}/" if index else f"{node.name}/"
+        inner._prefix = self._prefix + (f"{node.name}/{index}/" if index else f"{node.name}/")
         inner.stored, inner.data, inner._numbers, inner._sized = self.stored, self.data, self._numbers, self._sized
         return inner
 

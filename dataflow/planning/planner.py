@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,10 +131,8 @@ class _Planning:
     def prepare_nodes(self) -> dict[LoweredNode, Any]:
         by_device: dict[str, list[LoweredNode]] = {}
         for item in self.lowered.items:
-            if isinstance(item, LoweredNode) and _does_work(item):
-                by_device.setdefault(item.device, []).append(item)
-            elif isinstance(item, Loop) and _does_work(item):
-                by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
+            if not isinstance(item, Move):
+                by_device.setdefault(item.device, []).extend(_computing(item))
         found: dict[LoweredNode, Any] = {}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes, self.packable), strict=True))
@@ -367,6 +365,16 @@ def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:
         return offsets_apart(lives)
     found = plan_memory(lives, SHORT_EFFORT)
     return found if found.peak <= 1.01 * found.lower_bound else plan_memory(lives)
+
+
+def _computing(item: LoweredNode | Loop) -> Iterator[LoweredNode]:
+    """The nodes with kernels of an item, in bodies too, but for those without work."""
+    if _does_work(item):
+        if isinstance(item, LoweredNode):
+            yield item
+        else:
+            for inner in item.items:
+                yield from _computing(inner)
 
 
 def _does_work(item: LoweredNode | Loop) -> bool:

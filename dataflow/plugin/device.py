@@ -43,6 +43,7 @@ class Unavailable:
     alignment: int = 64
     asynchronous: bool = False
     bodies: bool = False
+    nested_bodies: bool = False
     peers: str | None = None
     prepacks: bool = False
     role: Role = "accelerator"
@@ -225,7 +226,8 @@ class Device(Protocol):
         memory: name of the memory it addresses; ``HOST`` when it works on the host's.
         alignment: of every operand, in bytes.
         asynchronous: segments and copies may return before they are done.
-        bodies: segments may hold loops.
+        bodies: segments may hold loops and branches.
+        nested_bodies: these may hold some too.
         peers: devices of equal ``peers`` copy between their memories by themselves; None: through the host.
         prepacks: its kernels get prepacked copies in its memory, made on the host; on the host's memory all may.
         unavailable: why it can't be used, or None.
@@ -238,6 +240,7 @@ class Device(Protocol):
     alignment: int = 64
     asynchronous: bool = False
     bodies: bool = False
+    nested_bodies: bool = False
     peers: str | None = None
     prepacks: bool = False
     unavailable: str | None = None

@@ -7,8 +7,11 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import get_args
 
+from ..errors import ModelError
 from ..host.garbage_collection import collection_paused
 from ..ir.kernel import Kernel
+from ..lower.placement import Pins
+from ..lower.select import select
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
 from .claims import missing
@@ -173,10 +176,19 @@ def _why_untested(kernel: Kernel, samples: Sequence[Sample], registry: Registry)
 def _takers(sample: Sample, target: Target) -> list[Kernel | None] | None:
     """The kernels of the device that accept the node; [None]: it needs none; None: the device doesn't claim it."""
     node = sample.node
-    if node.bodies and target.registry.devices[target.device].bodies and sample.op.name == "scan":
+    if node.bodies and target.registry.devices[target.device].bodies and _runs_bodies(sample, target):
         return [None]
     found = target.registry.kernels[target.device].get(sample.op.name, ())
     return [kernel for kernel in found if kernel.refuses(node) is None] or None
+
+
+def _runs_bodies(sample: Sample, target: Target) -> bool:
+    """Whether the device runs the bodies of the node itself."""
+    try:
+        select(sample.build(), Pins((target.device,)), target.registry)
+    except ModelError:
+        return False
+    return True
 
 
 def _sample_task(

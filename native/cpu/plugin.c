@@ -283,7 +283,7 @@ EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
   amx_granted = chosen && !strcmp(chosen->name, "amx");
   vnni_granted = chosen && chosen->vnni && chosen->vnni();
   device = (df_device){.struct_size = sizeof device,
-                       .flags = DF_MEMORY_HOST | DF_BODIES,
+                       .flags = DF_MEMORY_HOST | DF_BODIES | DF_NESTED_BODIES,
                        .name = "cpu",
                        .alignment = ALIGNMENT,
                        .alloc = cpu_alloc,

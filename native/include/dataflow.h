@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 2, DF_ABI_MINOR = 1 };
+enum { DF_ABI_MAJOR = 2, DF_ABI_MINOR = 2 };
 
 /* Element types. An element of a 4-bit or 2-bit type is the low bits of a byte of its own; the bits
  * above are written as zeros and not looked at. A later minor may add types: a kernel is given
@@ -464,7 +464,9 @@ enum {
    * kernels base and offset apart */
   DF_HANDLES = 16,
   /* prepacked copies are made in the host's memory, and copied to the device's */
-  DF_HOST_PREPACKS = 32
+  DF_HOST_PREPACKS = 32,
+  /* bodies may hold steps with bodies too; since 2.2 */
+  DF_NESTED_BODIES = 64
 };
 
 /* A device. |self| comes first in every call. Those from alloc to release are required but for

@@ -1,4 +1,4 @@
-"""Random nodes with bodies: scans, branches and loops, whose bodies are random graphs too."""
+"""Random nodes with bodies: scans, branches and loops, whose bodies are random graphs too, with such nodes in them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dataflow.ir.value import Value
 from dataflow.testing import Operand
 
 from .making import Maker, ops
+
+_DEEPEST = 3  # bodies around a node
 
 
 def with_body(maker: Maker) -> tuple[Any, ...]:
@@ -43,10 +45,17 @@ def _scan(maker: Maker) -> tuple[Any, ...]:
 
 def _branch(maker: Maker) -> tuple[Any, ...]:
     captures = [maker.pick() for _ in range(maker.random.randint(1, 3))]
-    condition = maker.leaf(Operand((), df.bool_))
+    condition = _condition(maker)
     results = [maker.random.choice(captures).type for _ in range(maker.random.randint(1, 2))]
     bodies = tuple(_body(maker, [v.type for v in captures], results, 0, []) for _ in range(2))
     return tuple(maker.g.add(ops.if_, [condition, *captures], {}, bodies=bodies).outputs)
+
+
+def _condition(maker: Maker) -> Value:
+    """A bool; in a body mostly one that changes from iteration to iteration."""
+    if maker.depth and maker.random.random() < 0.8:
+        return ops.less(maker.fit(maker.pick(), Operand(())), 0.123)
+    return maker.leaf(Operand((), df.bool_))
 
 
 def _loop(maker: Maker) -> tuple[Any, ...]:
@@ -68,10 +77,14 @@ def _loop(maker: Maker) -> tuple[Any, ...]:
 def _body(maker: Maker, given: list[TensorType], results: list[TensorType], stacked: int, until: list[int]) -> df.Graph:
     """A random body: results of these types, then ``stacked`` of any; with ``until``, first a condition."""
     g = df.GraphBuilder("body")
-    inner = Maker(maker.random, g, leaves=False)
+    inner = Maker(maker.random, g, depth=maker.depth + 1)
     inputs = [g.input(f"a{index}", t.dtype, t.shape) for index, t in enumerate(given)]
     inner.values += [v for v in inputs if v.type.shape or v.type.dtype == df.float32]
     for _ in range(maker.random.randint(0, 4)):
+        if inner.depth < _DEEPEST and maker.random.random() < 0.15:
+            for value in with_body(inner):
+                inner.keep(value)
+            continue
         made = maker.random.choice((inner.unary, inner.binary, inner.view, inner.reduce, inner.matmul))()
         if made is not None and np.prod(made.type.sizes) <= 500:
             inner.keep(made)

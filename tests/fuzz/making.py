@@ -69,11 +69,11 @@ class Maker:
     Args:
         random: decides everything.
         builder: gets the nodes.
-        leaves: False in a body, where what is fresh is a constant.
+        depth: how many bodies are around; in a body what is fresh is a constant.
     """
 
-    def __init__(self, random: standard.Random, builder: df.GraphBuilder, leaves: bool = True) -> None:
-        self.random, self.g, self.leaves = random, builder, leaves
+    def __init__(self, random: standard.Random, builder: df.GraphBuilder, depth: int = 0) -> None:
+        self.random, self.g, self.depth = random, builder, depth
         self.values: list[Value] = []
         self.operands: dict[str, Operand] = {}
         self.feeds: dict[str, Array] = {}
@@ -98,7 +98,7 @@ class Maker:
         if operand.dtype.is_float and operand.value is None and self.random.random() < 0.01 and array.size:
             array.flat[self.random.randrange(array.size)] = self.random.choice([np.nan, np.inf, -np.inf, -0.0, 1e-40])
         kind = self.random.random()
-        if not self.leaves or kind < 0.15:
+        if self.depth or kind < 0.15:
             return self.g.constant(array)
         if kind < 0.3:
             return self.g.parameter(self.g.unique("w") + "p", array)

@@ -10,7 +10,8 @@ import dataflow as df
 from dataflow.execute.program import Bound
 from dataflow.passes.autodiff import decompose_for_gradient, vjp_graph
 from dataflow.planning.verify import PlanViolation, check_plan
-from dataflow.testing.samples.control_flow import cell
+from dataflow.plugin.registry import default_registry
+from dataflow.testing.samples.control_flow import SAMPLES, cell
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops
@@ -249,6 +250,19 @@ def test_one_of_two_branches_runs(truth):
     grads, exact = (df.vjp(model, data, {"y0": np.ones((3, 4), np.float32)}, devices=[d]) for d in ("cpu", "numpy"))
     for name, array in exact.items():
         np.testing.assert_allclose(grads[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_a_device_says_whether_bodies_hold_bodies(monkeypatch):
+    sample = next(s for s in SAMPLES if any(node.bodies for body in s.bodies for node in body.nodes))
+    graph, data = sample.build(), {f"x{i}": array for i, array in enumerate(sample.arrays())}
+    found = df.Session(df.Model(graph), devices=["cpu"], fallback="error").run(data)
+    for name, array in evaluate(graph, data, dtype=np.float64).items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(default_registry().devices["cpu"], "nested_bodies", False)
+    with pytest.raises(df.ModelError, match="has a body of its own, which the device takes in no body"):
+        df.Session(df.Model(graph), devices=["cpu"], fallback="error").run(data)
+    elsewhere = df.Session(df.Model(graph), devices=["cpu"], fallback="allow")
+    assert {node.device for node in elsewhere.placement()} == {"numpy"}
 
 
 def euclid(limit=1 << 40):
