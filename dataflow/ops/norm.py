@@ -18,8 +18,8 @@ from .arithmetic import add, mul, neg, sub
 from .conv import MOST
 from .infer import alike, floats_alike, need, need_float, operand, result
 from .reduce import over_count
-from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel
-from .rules.layer_norm import norm_grad_infer, norm_grad_sums_infer, norm_infer
+from .rules.batch_norm import behind_relu, inverse_deviation, normalized, normalized_grad, per_channel, train_normalized
+from .rules.layer_norm import norm_grad_infer, norm_grad_sums_infer, norm_infer, row_norm
 from .rules.norm_gradients import (
     of_moments,
     per_row,
@@ -150,6 +150,7 @@ batch_norm_train: MultiOp = MultiOp(
     outputs=("y", "new_mean", "new_variance", "+mean", "+inverse_deviation"),
     attributes={"epsilon": 1e-5, "momentum": 0.9},
     gradient=_train_gradient,
+    decompose=train_normalized,
     inplace=((1, 3), (2, 4)),
     again=((3, 3), (4, 4), (5, 3), (6, 4)),
     doc="batch_norm with the batch's mean and biased variance, which are taken from x unless they are known; "
@@ -287,6 +288,7 @@ layer_norm: Op = Op(
     outputs=("y", "+mean", "+inverse_deviation"),
     attributes=_LAYER_NORM,
     gradient=_layer_norm_gradient,
+    decompose=row_norm,
     inplace=((0, 0),),
     cost=_layer_norm_cost,
     doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias over the axes from ``axis`` on; with center = 0 the "

@@ -13,7 +13,9 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import DType, TensorType, float32, float64, uint64
 from ..ir.value import Value
+from .arithmetic import copy, mul
 from .infer import need, need_float
+from .logic import less, where
 
 KEY = TensorType(uint64, (2,))
 
@@ -77,12 +79,20 @@ def _dropout_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     return dropout(dy, *node.inputs[1:], **node.attributes), None
 
 
+def _dropout(x: Value, key: Value | None = None, *, ratio: float, stream: int) -> Value:
+    if key is None:
+        return copy(x)
+    drawn = random_uniform(key, shape=x.type.shape, stream=stream)
+    return where(less(drawn, ratio), 0.0, mul(x, 1.0 / (1.0 - ratio)))
+
+
 dropout: Op = Op(
     "dropout",
     ("x", "key?"),
     _dropout_infer,
     attributes={"ratio": 0.5, "stream": 0},
     gradient=_dropout_gradient,
+    decompose=_dropout,
     effects="random",
     inplace=((0, 0),),
     identity_without=1,

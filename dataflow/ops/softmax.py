@@ -6,9 +6,9 @@ from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import exp, mul, neg, sub
+from .arithmetic import copy, div, exp, log, mul, neg, sub
 from .infer import alike, need_float, normal_axis
-from .reduce import reduce_sum
+from .reduce import reduce_max, reduce_sum
 
 
 def _infer(x: TensorType, *, axis: int) -> TensorType:
@@ -56,12 +56,32 @@ def _log_softmax_second(node: Node, u: Value) -> tuple[Value, Value]:
     return sub(u, _over(weighted, axis)), neg(mul(weighted, _over(dy, axis)))
 
 
+def _below_largest(x: Value, axis: int) -> Value:
+    """What is left of x without its largest along an axis; powers of e of it do not overflow."""
+    return sub(x, reduce_max(x, axes=(axis,), keepdims=True))
+
+
+def _softmax(x: Value, *, axis: int) -> Value:
+    if not x.type.elements:
+        return copy(x)
+    powers = exp(_below_largest(x, axis))
+    return div(powers, _over(powers, axis))
+
+
+def _log_softmax(x: Value, *, axis: int) -> Value:
+    if not x.type.elements:
+        return copy(x)
+    below = _below_largest(x, axis)
+    return sub(below, log(_over(exp(below), axis)))
+
+
 softmax: Op = Op(
     "softmax",
     ("x",),
     _infer,
     attributes={"axis": -1},
     gradient=_gradient,
+    decompose=_softmax,
     inplace=((0, 0),),
     cost=_cost,
     doc="y = e^(x - max x) / sum e^(x - max x) along axis",
@@ -73,6 +93,7 @@ softmax_grad: Op = Op(
     outputs=("dx",),
     attributes={"axis": -1},
     gradient=_softmax_second,
+    decompose=lambda dy, y, *, axis: mul(y, sub(dy, _over(mul(dy, y), axis))),
     inplace=((0, 0), (0, 1)),
     cost=_cost,
     doc="dx = y (dy - sum(dy y)) along axis",
@@ -83,6 +104,7 @@ log_softmax: Op = Op(
     _infer,
     attributes={"axis": -1},
     gradient=_gradient,
+    decompose=_log_softmax,
     inplace=((0, 0),),
     cost=_cost,
     doc="y = x - max x - ln sum e^(x - max x) along axis",
@@ -94,6 +116,7 @@ log_softmax_grad: Op = Op(
     outputs=("dx",),
     attributes={"axis": -1},
     gradient=_log_softmax_second,
+    decompose=lambda dy, y, *, axis: sub(dy, mul(exp(y), _over(dy, axis))),
     inplace=((0, 0), (0, 1)),
     cost=_cost,
     doc="dx = dy - e^y sum(dy) along axis",

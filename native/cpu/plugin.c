@@ -39,6 +39,7 @@ enum { ALIGNMENT = 64 };
   X(batch_norm)                                                                                    \
   X(cast)                                                                                          \
   X(conv)                                                                                          \
+  X(conv_float64)                                                                                  \
   X(conv_grad_input)                                                                               \
   X(conv_grad_weight)                                                                              \
   X(det)                                                                                           \
@@ -60,11 +61,14 @@ enum { ALIGNMENT = 64 };
   X(logic_integer)                                                                                 \
   X(loss)                                                                                          \
   X(loss_ctc)                                                                                      \
+  X(loss_float64)                                                                                  \
   X(lrn)                                                                                           \
+  X(matmul_float64)                                                                                \
   X(optimizer)                                                                                     \
   X(optimizer_blocks)                                                                              \
   X(pool)                                                                                          \
   X(pool_bytes)                                                                                    \
+  X(pool_float64)                                                                                  \
   X(quantized_add)                                                                                 \
   X(quantized_blocks)                                                                              \
   X(quantized_conv)                                                                                \

@@ -62,6 +62,20 @@
   X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
   X(relu, x < 0.0 ? 0.0 : x)
 
+/* Also of the C library, on devices where its code costs nothing. */
+#define DF_LIBRARY_F64(X)                                                                          \
+  X(tan, tan(x))                                                                                   \
+  X(asin, asin(x))                                                                                 \
+  X(acos, acos(x))                                                                                 \
+  X(atan, atan(x))                                                                                 \
+  X(sinh, sinh(x))                                                                                 \
+  X(cosh, cosh(x))                                                                                 \
+  X(asinh, asinh(x))                                                                               \
+  X(acosh, acosh(x))                                                                               \
+  X(atanh, atanh(x))                                                                               \
+  X(softplus, (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x))))                                          \
+  X(softsign, x / (1.0 + fabs(x)))
+
 #define DF_UNARY_F32(X) DF_ARITHMETIC_F32(X) DF_LIBRARY_F32(X) DF_ACTIVATION_F32(X)
 #define DF_UNARY_F64(X) DF_ARITHMETIC_F64(X) DF_ACTIVATION_F64(X)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir.value import Value
 from ..activation import relu_grad
 from ..arithmetic import add, mul, reciprocal, sqrt, sub
-from ..reduce import reduce_sum
+from ..reduce import reduce_mean, reduce_sum
 from ..shape import reshape
 
 
@@ -31,6 +31,34 @@ def normalized(x: Value, scale: Value, bias: Value, mean: Value, variance: Value
     shift = sub(bias, mul(mean, factor))
     rank = x.type.rank
     return add(mul(x, per_channel(factor, rank)), per_channel(shift, rank))
+
+
+def train_normalized(
+    x: Value,
+    scale: Value,
+    bias: Value,
+    running_mean: Value,
+    running_variance: Value,
+    mean: Value | None = None,
+    inverse: Value | None = None,
+    *,
+    epsilon: float,
+    momentum: float,
+) -> tuple[Value, ...]:
+    """batch_norm_train."""
+    rank, axes = x.type.rank, (0, *range(2, x.type.rank))
+    if mean is None or inverse is None:
+        mean = reduce_mean(x, axes=axes, keepdims=False)
+        centered = sub(x, per_channel(mean, rank))
+        variance = reduce_mean(mul(centered, centered), axes=axes, keepdims=False)
+        inverse = inverse_deviation(variance, epsilon)
+    else:
+        centered = sub(x, per_channel(mean, rank))
+        variance = sub(reciprocal(mul(inverse, inverse)), epsilon)
+    y = add(mul(centered, per_channel(mul(inverse, scale), rank)), per_channel(bias, rank))
+    pairs = ((running_mean, mean), (running_variance, variance))
+    new = [add(mul(old, momentum), mul(batch, 1.0 - momentum)) for old, batch in pairs]
+    return y, *new, mean, inverse
 
 
 def normalized_grad(

@@ -1,12 +1,17 @@
-"""Types of layer norm and of its gradient."""
+"""Types of layer norm and of its gradient; layer norm in smaller ops."""
 
 from __future__ import annotations
 
 from ...errors import InputError
 from ...ir.dims import Shape
 from ...ir.types import TensorType
+from ...ir.value import Value
+from ..arithmetic import add, copy, mul, sub
 from ..infer import alike, need_float, normal_axis
-from ..reduce import reduce_sum
+from ..reduce import reduce_mean, reduce_sum
+from ..shape import reshape
+from .batch_norm import inverse_deviation
+from .subgraph import zeros
 
 
 def _rows(name: str, x: TensorType, axis: int) -> tuple[Shape, Shape]:
@@ -34,6 +39,26 @@ def norm_infer(
         if not (fits and vector.dtype == x.dtype):
             raise InputError(f"layer_norm: {label} is {vector}; expected {TensorType(x.dtype, row)}")
     return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
+
+
+def row_norm(
+    x: Value, scale: Value | None = None, bias: Value | None = None, *, axis: int, epsilon: float, center: bool
+) -> tuple[Value, ...]:
+    """layer_norm."""
+    rows, _ = _rows("layer_norm", x.type, axis)
+    axes = tuple(range(len(rows), x.type.rank))
+    means = TensorType(x.type.dtype, rows)
+    assert x.builder is not None
+    if not x.type.elements:
+        return copy(x), zeros(x.builder, means), zeros(x.builder, means)
+    mean = reduce_mean(x, axes=axes, keepdims=True) if center else None
+    centered = x if mean is None else sub(x, mean)
+    inverse = inverse_deviation(reduce_mean(mul(centered, centered), axes=axes, keepdims=True), epsilon)
+    y = mul(centered, inverse)
+    y = y if scale is None else mul(y, scale)
+    y = y if bias is None else add(y, bias)
+    kept = zeros(x.builder, means) if mean is None else reshape(mean, shape=rows)
+    return y, kept, reshape(inverse, shape=rows)
 
 
 def norm_grad_infer(

@@ -47,6 +47,7 @@ DF_ROWS_RUN(gelu_f32, 1)
 
 /* dx = dy where y > 0, else 0. */
 DF_DEFINE_BINARY(relu_grad_f32, float, float, b > 0.0f ? a : 0.0f)
+DF_DEFINE_BINARY(relu_grad_f64, double, double, b > 0.0 ? a : 0.0)
 
 /* dx = dy (Phi(x) + x phi(x)), or the slope of the approximation by tanh; |a| is dy, |b| is x. */
 DF_ROWS(gelu_grad_f32) {
@@ -78,5 +79,5 @@ DF_KERNELS(activation) = {
     DF_ACTIVATION_F32(RECORD_F32) DF_ACTIVATION_F64(RECORD_F64)
     F32_PARAMETER_OPS(RECORD_F32_PARAMETER)
     DF_SAME_1(gelu, f32)
-    DF_SAME_2(relu_grad, f32) DF_SAME_2(gelu_grad, f32) DF_SAME_2(prelu, f32)
+    DF_SAME_2(relu_grad, f32) DF_SAME_2(relu_grad, f64) DF_SAME_2(gelu_grad, f32) DF_SAME_2(prelu, f32)
     NULL};

@@ -9,10 +9,9 @@
  *
  * Planes are independent, so a task is some planes. An output costs one read per tap. */
 #include "pool/rows.h"
+#include "pool/span.h"
 
 #include <math.h>
-
-enum { NOWHERE = -1 }; /* index of the maximum of a window that lies in the padding whole */
 
 typedef struct pooling {
   df_window w;
@@ -28,93 +27,27 @@ typedef struct pooling {
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
-static const char *check_rank(const df_node *node) {
-  const int32_t rank = node->inputs[0]->rank;
-  if (rank < 3 || rank > 2 + DF_AXES)
-    return "only one to three spatial axes are supported";
-  return df_accepts_elements(node);
-}
-
-/* Of the windows of y on x. Planes that it accepts are small enough for indices of 32 bits. */
-static const char *check_window(const df_node *node, int32_t first, const df_operand *x,
-                                const df_operand *y) {
-  const char *reason = check_rank(node);
-  if (reason)
-    return reason;
-  df_window w =
-      df_pool_window(node->attributes, node->n_attributes, first, x->shape, y->shape, x->rank);
-  return df_window_accepts(&w);
-}
-
 static const char *accepts(const df_node *node) {
-  return check_window(node, DF_MAX_POOL_KERNEL, node->inputs[0], node->outputs[0]);
+  return df_pool_accepts(node, DF_MAX_POOL_KERNEL, node->inputs[0], node->outputs[0]);
 }
 
 static const char *accepts_avg_grad(const df_node *node) {
-  return check_window(node, DF_AVG_POOL_GRAD_KERNEL, node->outputs[0], node->inputs[0]);
+  return df_pool_accepts(node, DF_AVG_POOL_GRAD_KERNEL, node->outputs[0], node->inputs[0]);
 }
-
-/* The taps inside the input of one output position, per axis, and its first input position. */
-typedef struct span {
-  int64_t begin[DF_AXES], end[DF_AXES], start[DF_AXES];
-} span;
-
-static span span_at(const df_window *w, const int64_t o[DF_AXES]) {
-  span s;
-  for (int axis = 0; axis < DF_AXES; axis++) {
-    df_window_taps(w, axis, o[axis], &s.begin[axis], &s.end[axis]);
-    s.start[axis] = o[axis] * w->stride[axis] - w->pad[axis];
-  }
-  return s;
-}
-
-/* Offset in the plane of the first element of row (a, b) of the window's taps, without the last
- * axis. */
-static int64_t row_at(const df_window *w, const span *s, int64_t a, int64_t b) {
-  int64_t slice = s->start[0] + a * w->dilation[0];
-  return (slice * w->in[1] + s->start[1] + b * w->dilation[1]) * w->in[2] + s->start[2];
-}
-
-/* What a sum over the window at |o| is divided by. */
-static int64_t divisor(const pooling *j, const span *s, const int64_t o[DF_AXES]) {
-  const df_window *w = &j->w;
-  int64_t count = 1;
-  for (int axis = 0; axis < DF_AXES; axis++) {
-    if (j->pads_count) {
-      /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
-       * rounded up. */
-      int64_t span = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o[axis] * w->stride[axis];
-      count *= df_max(0, df_min(w->kernel[axis], df_divide_up(span, w->dilation[axis])));
-    } else {
-      count *= s->end[axis] - s->begin[axis];
-    }
-  }
-  return count;
-}
-
-/* Runs |body| for every output position of a plane; o: position, |out|: its number. */
-#define FOR_EACH_OUTPUT(w, body)                                                                   \
-  do {                                                                                             \
-    int64_t o[DF_AXES], out = 0;                                                                   \
-    for (o[0] = 0; o[0] < (w)->out[0]; o[0]++)                                                     \
-      for (o[1] = 0; o[1] < (w)->out[1]; o[1]++)                                                   \
-        for (o[2] = 0; o[2] < (w)->out[2]; o[2]++, out++)                                          \
-          body;                                                                                    \
-  } while (0)
 
 /* ---- Planes --------------------------------------------------------------------------------- */
 
 static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES], int32_t *argmax) {
-  span s = span_at(w, o);
+  df_window_elements s = df_elements_at(w, o);
   float best = -INFINITY;
-  int64_t best_index = NOWHERE;
+  int64_t best_index = DF_NOWHERE;
   for (int64_t a = s.begin[0]; a < s.end[0]; a++)
     for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
-      int64_t row = row_at(w, &s, a, b);
+      int64_t row = df_row_at(w, &s, a, b);
       for (int64_t c = s.begin[2]; c < s.end[2]; c++) {
         int64_t at = row + c * w->dilation[2];
         /* !(x <= best) also holds for a NaN; a NaN found before stays. */
-        if (best_index == NOWHERE || (!(x[at] <= best) && best == best)) {
+        if (best_index == DF_NOWHERE || (!(x[at] <= best) && best == best)) {
           best = x[at];
           best_index = at;
         }
@@ -138,7 +71,7 @@ static void max_planes(const pooling *j, int64_t plane, int64_t planes) {
     if (rows_fit)
       DF_NAME(df_max_indices)(&j->w, x, y, indices);
     else
-      FOR_EACH_OUTPUT(&j->w, {
+      DF_EACH_OUTPUT(&j->w, {
         y[out] = max_at(&j->w, x, o, &argmax);
         if (indices)
           indices[out] = argmax;
@@ -156,16 +89,16 @@ static void avg_planes(const pooling *j, int64_t plane, int64_t planes) {
     return;
   }
   for (; planes > 0; planes--, x += w->in_size, y += w->out_size)
-    FOR_EACH_OUTPUT(w, {
-      span s = span_at(w, o);
+    DF_EACH_OUTPUT(w, {
+      df_window_elements s = df_elements_at(w, o);
       float sum = 0.0f;
       for (int64_t a = s.begin[0]; a < s.end[0]; a++)
         for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
-          int64_t row = row_at(w, &s, a, b);
+          int64_t row = df_row_at(w, &s, a, b);
           for (int64_t c = s.begin[2]; c < s.end[2]; c++)
             sum += x[row + c * w->dilation[2]];
         }
-      int64_t count = divisor(j, &s, o);
+      int64_t count = df_divisor(w, &s, o, j->pads_count);
       y[out] = count ? sum / (float)count : 0.0f;
     });
 }
@@ -175,13 +108,13 @@ static void avg_grad_plane(const pooling *j, int64_t plane) {
   const float *dy = j->dy + plane * w->out_size;
   float *dx = j->dx + plane * w->in_size;
   memset(dx, 0, (size_t)w->in_size * sizeof(float));
-  FOR_EACH_OUTPUT(w, {
-    span s = span_at(w, o);
-    int64_t count = divisor(j, &s, o);
+  DF_EACH_OUTPUT(w, {
+    df_window_elements s = df_elements_at(w, o);
+    int64_t count = df_divisor(w, &s, o, j->pads_count);
     float share = count ? dy[out] / (float)count : 0.0f;
     for (int64_t a = s.begin[0]; a < s.end[0]; a++)
       for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
-        int64_t row = row_at(w, &s, a, b);
+        int64_t row = df_row_at(w, &s, a, b);
         for (int64_t c = s.begin[2]; c < s.end[2]; c++)
           dx[row + c * w->dilation[2]] += share;
       }
@@ -200,7 +133,7 @@ static int max_grad_plane(const pooling *j, int64_t plane) {
     int64_t argmax = indices[out];
     if ((uint64_t)argmax < (uint64_t)size)
       dx[argmax] += dy[out];
-    else if (argmax != NOWHERE)
+    else if (argmax != DF_NOWHERE)
       good = 0;
   }
   return good;
@@ -301,7 +234,7 @@ DF_KERNELS(pool) = {
                        .op = "max_pool_grad",
                        .name = "max_pool_grad f32 " DF_TEXT(DF_ISA),
                        .operands = "f32,i32->f32",
-                       .accepts = check_rank,
+                       .accepts = df_pool_accepts_rank,
                        .prepare = prepare_max_grad,
                        .run = run_max_grad},
     NULL};

@@ -97,31 +97,35 @@ static df_status gather_run(const df_call *call) {
 
 enum { INNER_BLOCK = 64 };
 
-static void index_add_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const indexing *g = context;
-  const int64_t blocks = df_divide_up(g->inner, INNER_BLOCK);
-  int64_t begin, end;
-  df_task_range(index, count, g->outer * blocks, 1, &begin, &end);
-  while (begin < end) {
-    /* All blocks of one offset in |outer| that are ours go together: longer rows. */
-    const int64_t outer = begin / blocks, block = begin % blocks;
-    const int64_t some = df_min(end - begin, blocks - block);
-    const int64_t first = block * INNER_BLOCK;
-    const int64_t n = df_min(some * INNER_BLOCK, g->inner - first);
-    float *to = (float *)(void *)g->to + outer * g->size * g->inner + first;
-    const float *from = (const float *)(const void *)g->from + outer * g->count * g->inner + first;
-    for (int64_t k = 0; k < g->size; k++)
-      memset(to + k * g->inner, 0, (size_t)n * sizeof *to);
-    for (int64_t i = 0; i < g->count; i++) {
-      float *restrict sum = to + from_front(index_at(g->indices, i), g->size) * g->inner;
-      const float *restrict update = from + i * g->inner;
-      for (int64_t j = 0; j < n; j++)
-        sum[j] += update[j];
-    }
-    begin += some;
+#define DEFINE_INDEX_ADD(type, T)                                                                  \
+  static void index_add_##type##_task(void *context, int64_t index, int64_t count,                 \
+                                      int32_t worker) {                                            \
+    (void)worker;                                                                                  \
+    const indexing *g = context;                                                                   \
+    const int64_t blocks = df_divide_up(g->inner, INNER_BLOCK);                                    \
+    int64_t begin, end;                                                                            \
+    df_task_range(index, count, g->outer * blocks, 1, &begin, &end);                               \
+    while (begin < end) {                                                                          \
+      /* All blocks of one offset in |outer| that are ours go together: longer rows. */            \
+      const int64_t outer = begin / blocks, block = begin % blocks;                                \
+      const int64_t some = df_min(end - begin, blocks - block);                                    \
+      const int64_t first = block * INNER_BLOCK;                                                   \
+      const int64_t n = df_min(some * INNER_BLOCK, g->inner - first);                              \
+      T *to = (T *)(void *)g->to + outer * g->size * g->inner + first;                             \
+      const T *from = (const T *)(const void *)g->from + outer * g->count * g->inner + first;      \
+      for (int64_t k = 0; k < g->size; k++)                                                        \
+        memset(to + k * g->inner, 0, (size_t)n * sizeof *to);                                      \
+      for (int64_t i = 0; i < g->count; i++) {                                                     \
+        T *restrict sum = to + from_front(index_at(g->indices, i), g->size) * g->inner;            \
+        const T *restrict update = from + i * g->inner;                                            \
+        for (int64_t j = 0; j < n; j++)                                                            \
+          sum[j] += update[j];                                                                     \
+      }                                                                                            \
+      begin += some;                                                                               \
+    }                                                                                              \
   }
-}
+DEFINE_INDEX_ADD(f32, float)
+DEFINE_INDEX_ADD(f64, double)
 
 static df_status index_add_run(const df_call *call) {
   const df_tensor *indices = call->inputs[0], *updates = call->inputs[1], *y = call->outputs[0];
@@ -138,7 +142,8 @@ static df_status index_add_run(const df_call *call) {
                 .inner = df_product(y->shape, axis + 1, y->rank)};
   const int64_t blocks = g.outer * df_divide_up(g.inner, INNER_BLOCK);
   const int64_t work = df_elements(updates) + df_elements(y);
-  df_parallel(call, index_add_task, &g, df_min(blocks, df_task_count(call, work, DF_GRAIN)));
+  df_parallel(call, y->dtype == DF_FLOAT64 ? index_add_f64_task : index_add_f32_task, &g,
+              df_min(blocks, df_task_count(call, work, DF_GRAIN)));
   return DF_OK;
 }
 
@@ -232,6 +237,7 @@ static df_status range_run(const df_call *call) {
 
 DF_KERNELS(gather) = {DF_KERNEL("gather", "any", "any,i32|i64->any", NULL, gather_run),
                       DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
+                      DF_KERNEL("index_add", "f64", "i32|i64,f64->f64", NULL, index_add_run),
                       DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
                       DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),
                       DF_KERNEL("range_", "any", "->" NUMBERS, NULL, range_run),
