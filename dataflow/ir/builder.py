@@ -70,7 +70,7 @@ class GraphBuilder:
         return value
 
     def parameter(self, name: str, array: Any, *, trainable: bool = True) -> Value:
-        """A stored tensor that training may change."""
+        """A stored tensor that training may change; see ``initializer``."""
         return self.initializer(name, array, role="parameter", trainable=trainable)
 
     def constant(self, array: Any, name: str = "constant") -> Value:
@@ -85,7 +85,12 @@ class GraphBuilder:
         role: Role = "constant",
         trainable: bool = False,
     ) -> Value:
-        """A stored tensor; the array is kept without a copy and made read-only as a view."""
+        """A stored tensor.
+
+        The array is kept without a copy, through a view that can't be written. Whoever changes it afterwards, or a
+        tensor of another library that shares its memory, changes the model until training has given it new weights:
+        hand over ``array.copy()`` where that may happen.
+        """
         return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
 
     def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..host import checks
 from ..ir.edits import Edit, edited
 from ..model import Model
-from ..passes.dropout import has_dropout, insert_dropout
+from ..passes.dropout import dropout_in_body, has_dropout, insert_dropout
 from .layers import constants_of, end_of, layers_of
 from .targets import chosen
 
@@ -70,6 +70,12 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
     Raises:
         InputError: the options don't fit each other or the model.
     """
+    hidden = dropout_in_body(model.graph)
+    if dropout and hidden is not None:
+        raise InputError(
+            f"dropout={dropout}: {hidden.describe()} has a dropout node in its body, which gets no random numbers; "
+            "drop what the body reads or returns instead, or leave dropout= out"
+        )
     if isinstance(dropout, (bool, np.bool_)):
         if at is not None:
             raise InputError(f"dropout_at is given with dropout={dropout}; expected the share, as in dropout=0.1")

@@ -55,12 +55,17 @@ def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, di
 def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
     """The graph whose dropout nodes drop, by the random numbers of a key that is its last input.
 
+    Nodes of one stream would drop the same elements: each but the first gets another.
+
     Args:
         graph: any.
         name: of the new input.
         key: its type.
     """
     made: list[Value] = []
+    given = [int(node.attributes["stream"]) for node in graph.nodes if is_inactive(node)]
+    taken: set[int] = set()
+    free = iter(range(max(given, default=0) + 1, max(given, default=0) + 1 + len(given)))
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if not is_inactive(node):
@@ -68,7 +73,10 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
         if not made:
             made.append(builder.input(name, key.dtype, key.shape))
         names = [None if v is None else v.name for v in node.outputs]
-        return builder.add(node.op, (inputs[0], made[0]), node.attributes, name=node.name, output_names=names).outputs
+        stream = int(node.attributes["stream"])
+        attributes = {**node.attributes, "stream": next(free) if stream in taken else stream}
+        taken.add(stream)
+        return builder.add(node.op, (inputs[0], made[0]), attributes, name=node.name, output_names=names).outputs
 
     return rewrite(graph, replace)
 
@@ -76,6 +84,15 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
 def has_dropout(graph: Graph) -> bool:
     """Whether there is a node that drops in training."""
     return any(is_inactive(node) for node in graph.nodes)
+
+
+def dropout_in_body(graph: Graph) -> Node | None:
+    """The first node with a body in which one would drop: bodies get no key."""
+    return next((node for node in graph.nodes if any(map(_has_any, node.bodies))), None)
+
+
+def _has_any(body: Graph) -> bool:
+    return has_dropout(body) or dropout_in_body(body) is not None
 
 
 def is_inactive(node: Node) -> bool:

@@ -276,4 +276,8 @@ def _cast(name: str, array: Array, type_: Any) -> Array:
         raise InputError(
             f"input {name!r}: expected {type_}, got {array.dtype}; convert it with .astype(np.{type_.dtype})"
         )
-    return array.astype(wanted)
+    found = array.astype(wanted)
+    if wanted.kind in "iu" and array.dtype.kind in "iu" and not np.array_equal(found, array):
+        wrong = int(array[found != array].flat[0])
+        raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")
+    return found

@@ -221,6 +221,30 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
     return rewrite(graph, replace)
 
 
+def check_batch_statistics(graph: Graph) -> None:
+    """Looks whether ``with_batch_statistics`` does what was asked for.
+
+    Raises:
+        InputError: there is no running statistic to update, or a batch norm within a body would keep its own.
+    """
+    hidden = next((node for node in graph.nodes if any(map(_has_batch_norm, node.bodies))), None)
+    if hidden is not None:
+        raise InputError(
+            f"batch_norm='update': {hidden.describe()} has a batch norm in its body, whose statistics would stay as "
+            "they are; leave batch_norm='fixed'"
+        )
+    norms = [node for node in graph.nodes if node.op in (ops.batch_norm, ops.batch_norm_train)]
+    if not any({*node.inputs[3:5]} <= graph.initializers.keys() for node in norms):
+        raise InputError(
+            "batch_norm='update': the model has no batch norm with stored statistics; exporters fold it into the "
+            "convolution before it unless the network is exported in training mode; leave batch_norm='fixed'"
+        )
+
+
+def _has_batch_norm(body: Graph) -> bool:
+    return any(node.op is ops.batch_norm or any(map(_has_batch_norm, node.bodies)) for node in body.nodes)
+
+
 def reading(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph that reads other stored tensors in place of those by these names: of their types, or masters' types."""
     if not names:

@@ -32,6 +32,7 @@ from .schedules.runs import over
 from .watch.clock import Clock
 
 _log = logging.getLogger("dataflow")
+_EARLIER = "earlier passes"  # of runs before, in a checkpoint's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Fit:
         self.trainer, self.data, self.validation = trainer, data, validation
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
         self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
+        self.earlier = trainer.passes  # passes over data of earlier runs: this one's have orders of their own
         self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
         self.progress = progress(shown if trainer.leads else False)
         self.history = History()
@@ -140,6 +142,7 @@ class Fit:
             raise
         finally:
             self.progress.end()
+            self.trainer.passes = self.earlier + self.mark.epoch + (self.mark.position > 0)
         self._finish()
         return self.history
 
@@ -152,7 +155,12 @@ class Fit:
         means = copy.deepcopy(self.mark.means)
         clock = Clock()
         batches = self.data.batches(
-            self.batch_size, seed=trainer.seed, epoch=number, shuffle=self.shuffle, start=position, training=True
+            self.batch_size,
+            seed=trainer.seed,
+            epoch=self.earlier + number,
+            shuffle=self.shuffle,
+            start=position,
+            training=True,
         )
         with contextlib.closing(batches):
             for batch in clock.over(batches):
@@ -344,6 +352,8 @@ class Fit:
         if record.batch_sizes.get("given") == self.given_batch_size:
             self.batch_size = record.batch_sizes.get("now", self.batch_size)
             self.next_batch_size = record.batch_sizes.get("next", self.batch_size)
+        earlier = record.order.get(_EARLIER, 0)
+        self.earlier = earlier if isinstance(earlier, int) and 0 <= earlier < 1 << 31 else 0
         position = self._position(record, path)
         # Everything fits: from here on the trainer changes.
         others = trainer.execution.algorithms.adopt(record.algorithms)
@@ -405,6 +415,7 @@ class Fit:
             "samples": self.data.length,
             "sampling": self.data.sampling,
             "lengths": self.signature.get("lengths"),
+            **({_EARLIER: self.earlier} if self.earlier else {}),
         }
 
 

@@ -27,6 +27,7 @@ from .changing import Changing
 from .checkpoint import fingerprint
 from .data.dataset import Dataset
 from .history import History
+from .joint import check_batch_statistics
 from .loop import Fit, Saving
 from .loss_scale import LossScaleChoice, loss_scale_of
 from .losses.loss import LABELS
@@ -73,7 +74,8 @@ class Trainer(Changing):
             is the share that more of them drop, behind the layers that ``dropout_at`` names, see ``df.dropout``.
         dropout_at: names and patterns of these layers.
         tie: stored tensors that are equal bit for bit, directly, transposed or repeated, and not of one value train as
-            one: an embedding and the output layer that exporters wrote apart. All copies follow.
+            one: an embedding and the output layer that exporters wrote apart. All copies follow. None: in models of
+            files; who builds one says by using a value twice what is one.
         storage: the dtype in which values wait between forward and backward: ``"float32"``, or ``"bfloat16"`` or
             ``"float16"``, which take half; None: that of most values of the model. Parameters that the model stores
             in 16 bits have masters of float32, whatever this says.
@@ -115,7 +117,7 @@ class Trainer(Changing):
         batch_norm: Literal["fixed", "update"] = "fixed",
         dropout: bool | float = False,
         dropout_at: Sequence[str] | str | None = None,
-        tie: bool = True,
+        tie: bool | None = None,
         fuse: bool = True,
         precision: Precision = "float32",
         algorithms: Algorithms | None = None,
@@ -137,8 +139,8 @@ class Trainer(Changing):
         checks.instance("model", model, Model)
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
         checks.text("update", update, ("together", "as_ready"))
-        for name, flag in (("tie", tie), ("fuse", fuse)):
-            checks.instance(name, flag, bool, np.bool_)
+        checks.optional("tie", tie, bool, np.bool_)
+        checks.instance("fuse", fuse, bool, np.bool_)
         checks.optional("output", output, str)
         for metric in checks.optional("metrics", metrics, list, tuple) or ():
             if not isinstance(metric, (str, Metric, Gathered)) and not callable(metric):
@@ -147,7 +149,11 @@ class Trainer(Changing):
         collectives = collectives_of(parallel)
         if collectives is not None and batch_norm == "update":
             raise InputError("batch_norm='update' takes statistics of a complete batch, and parallel= shares it out")
-        ties = find_ties(model) if tie else {}
+        if batch_norm == "update":
+            check_batch_statistics(model.graph)
+        if shard is not None and parallel is None:
+            raise InputError(f"shard={shard!r} shares state out among processes; it needs parallel=")
+        ties = find_ties(model) if tie or (tie is None and model.source is not None) else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)
         kept = storage_of(model, storage)
@@ -268,7 +274,7 @@ class Trainer(Changing):
             val_split: the part of ``data`` that is validation instead, chosen at random by seed.
             epochs: passes over the data.
             batch_size: samples per micro-batch; the optimizer sees ``batch_size * accumulate``.
-            shuffle: a new order in each epoch, by seed and epoch.
+            shuffle: a new order in each epoch, by seed and epoch; those of earlier calls count too.
             callbacks: called with each Event; names and ``"module:object"`` too.
             checkpoint: folder for checkpoints.
             every: ``"epoch"``, or a number of optimizer steps between checkpoints.

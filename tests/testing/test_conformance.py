@@ -136,3 +136,14 @@ def test_files_that_others_left_open_are_not_closed_meanwhile():
     assert collects
     assert not any(collects)
     assert gc.isenabled()
+
+
+def test_signals_that_the_c_library_handles_are_nobodys_fault():
+    """It installs two handlers with the first thread of a process."""
+    script = (
+        "import threading; from dataflow.testing.process_state import ProcessState; before = ProcessState.now();"
+        "t = threading.Thread(target=int); t.start(); t.join(); print(ProcessState.now().changed(before))"
+    )
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DATAFLOW_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=settings, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"

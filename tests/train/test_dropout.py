@@ -89,3 +89,32 @@ def test_a_saved_file_keeps_its_dropout(tmp_path):
         trainer.step({"x": X, "labels": Y})
     df.save(model, str(tmp_path / "m.onnx"))
     assert [n.op_type for n in onnx.load(tmp_path / "m.onnx").graph.node] == ["Dropout", "MatMul"]
+
+
+def test_nodes_of_one_stream_drop_different_elements():
+    g = df.GraphBuilder("net")
+    x, w = g.input("x", df.float32, ("n", 400)), g.parameter("w", np.ones((), np.float32))
+    scaled = df.ops.mul(x, w)
+    first, second = df.ops.dropout(scaled, ratio=0.5), df.ops.dropout(scaled, ratio=0.5)
+    twice = df.ops.dropout(first, ratio=0.5, stream=1)
+    for name, value in (("first", first), ("second", second), ("twice", twice)):
+        g.output(name, value)
+    g.output("loss", df.ops.reduce_mean(scaled, axes=(1,), keepdims=False))
+    ones = np.ones((10, 400), np.float32)
+    with df.Trainer(df.Model(g.build()), df.losses.output("loss"), dropout=True, devices=["cpu"]) as trainer:
+        found = trainer.forward({"x": ones}, outputs=["first", "second", "twice"])
+    kept = {name: array != 0 for name, array in found.items() if name in ("first", "second", "twice")}
+    assert abs(np.mean(kept["first"] == kept["second"]) - 0.5) < 0.05
+    assert abs(kept["twice"].mean() - 0.25) < 0.05
+
+
+def test_dropout_in_a_body_is_refused():
+    body = df.GraphBuilder("step")
+    total, row = (body.input(name, df.float32, (8,)) for name in ("total", "row"))
+    body.output("total", df.ops.add(total, df.ops.dropout(row, ratio=0.5)))
+    g = df.GraphBuilder("net")
+    x, w = g.input("x", df.float32, (5, 8)), g.parameter("w", np.ones(8, np.float32))
+    (last, *_) = df.ops.scan(w, x, n_carries=1, n_xs=1, bodies=(body.build(),))
+    g.output("y", df.ops.dropout(last, ratio=0.5))
+    with pytest.raises(df.InputError, match="has a dropout node in its body, which gets no random numbers"):
+        df.Trainer(df.Model(g.build()), dropout=True, devices=["cpu"])

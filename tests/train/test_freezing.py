@@ -203,7 +203,7 @@ def tokens(n: int = 8) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("options", [{}, {"memory": "1x"}, {"average": df.optim.EMA(0.5)}])
 def test_tied_parameters_freeze_by_any_of_their_names(options: dict[str, Any]) -> None:
     made = embedding()
-    with df.Trainer(made, devices=["cpu"], **options) as trainer:
+    with df.Trainer(made, tie=True, devices=["cpu"], **options) as trainer:
         trainer.step(tokens())
         before = {name: np.array(made.parameters[name].array) for name in ("table", "out", "scale")}
         trainer.freeze("out")

@@ -200,8 +200,8 @@ def test_tied_weights_are_one_parameter_of_groups_and_averages() -> None:
     made = df.Model(g.build())
     batch = {"x": np.array([0, 2, 3]), "labels": np.array([1, 3, 0])}
     optimizer = O.SGD(lr=1.0, groups=[O.Group("out", lr=0.125)])
-    assert rates(optimizer, made) == {"table": (0.125, 0.0)}
-    with df.Trainer(made, optimizer=optimizer, average=O.EMA(0.5), devices=["cpu"]) as trainer:
+    assert rates(optimizer, made, tie=True) == {"table": (0.125, 0.0)}
+    with df.Trainer(made, optimizer=optimizer, average=O.EMA(0.5), tie=True, devices=["cpu"]) as trainer:
         for _ in range(3):
             trainer.step(batch)
         mean = trainer.model.parameters["table"].array

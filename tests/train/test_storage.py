@@ -197,7 +197,7 @@ def test_tied_weights_of_16_bits_stay_tied() -> None:
     g.output("y", ops.matmul(ops.tanh(rows), g.parameter("out", table.T.copy())))
     made = df.Model(g.build())
     tokens = random.integers(0, 12, 40)
-    with df.Trainer(made, optimizer=O.SGD(lr=0.1), devices=["cpu"]) as trainer:
+    with df.Trainer(made, optimizer=O.SGD(lr=0.1), tie=True, devices=["cpu"]) as trainer:
         losses = [trainer.step({"tokens": tokens, "labels": (tokens + 1) % 12}) for _ in range(20)]
     assert losses[-1] < losses[0]
     np.testing.assert_array_equal(made.parameters["out"].array, made.parameters["table"].array.T)

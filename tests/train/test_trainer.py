@@ -410,3 +410,89 @@ def test_the_first_line_says_how_much_is_trained(linear: ModuleType, caplog: pyt
     with caplog.at_level("INFO", "dataflow"):
         linear.trainer(trainable="b").fit(linear.data(), **QUIET)
     assert "training 1 of 2 stored tensors, 1 of 4 numbers: b" in caplog.text
+
+
+def test_parameters_that_a_user_declared_apart_stay_apart() -> None:
+    start = (0.9 * np.eye(3)).astype(np.float32)
+    random = np.random.default_rng(0)
+    batch = {"x": random.standard_normal((8, 3)).astype(np.float32), "labels": random.integers(0, 3, 8)}
+    for tie, alike in ((None, False), (False, False), (True, True)):
+        g = df.GraphBuilder("two")
+        h = df.ops.tanh(df.ops.matmul(g.input("x", df.float32, ("n", 3)), g.parameter("first", start)))
+        g.output("y", df.ops.matmul(h, g.parameter("second", start.copy())))
+        made = df.Model(g.build())
+        with df.Trainer(made, "cross_entropy", "sgd:lr=0.5", tie=tie, devices=["cpu"]) as trainer:
+            trainer.step(batch)
+        first, second = (made.parameters[name].array for name in ("first", "second"))
+        assert np.array_equal(first, second) == alike
+
+
+def test_later_runs_of_fit_have_other_orders_and_resume_with_them(tmp_path: Path) -> None:
+    class Seen:
+        def __init__(self) -> None:
+            self.order: list[int] = []
+
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            self.order.append(index)
+            return {"x": np.full(1, index, np.float32)}
+
+    def trainer() -> df.Trainer:
+        g = df.GraphBuilder("net")
+        y = df.ops.matmul(g.input("x", df.float32, ("n", 1)), g.parameter("w", np.ones((1, 1), np.float32)))
+        g.output("y", df.ops.reshape(y, shape=(y.type.shape[0],)))
+        return df.Trainer(df.Model(g.build()), df.losses.output("y"), "sgd:lr=0.1", devices=["cpu"])
+
+    def epochs_of(one: df.Trainer, epochs: int, done: int = 0, **options: Any) -> list[tuple[int, ...]]:
+        """The order of each epoch of a run; the data is looked at once before."""
+        seen = Seen()
+        one.fit(seen, epochs=epochs, batch_size=4, progress=False, **options)
+        order = seen.order[len(seen.order) - 12 * (epochs - done) :]
+        return [tuple(order[i : i + 12]) for i in range(0, len(order), 12)]
+
+    with trainer() as one:
+        apart = [*epochs_of(one, 1), *epochs_of(one, 1), *epochs_of(one, 1), *epochs_of(one, 2, checkpoint=tmp_path)]
+    with trainer() as one:
+        together = epochs_of(one, 6)
+    with trainer() as one:
+        resumed = epochs_of(one, 3, 2, checkpoint=tmp_path, resume="auto")
+    assert apart + resumed == together
+    assert len(set(together)) == 6
+
+
+def test_integers_beyond_the_input_s_are_refused() -> None:
+    g = df.GraphBuilder("net")
+    ids = df.ops.cast(g.input("ids", df.int8, ("n",)), to=df.int64)
+    g.output("y", df.ops.gather(g.parameter("table", np.zeros((9, 2), np.float32)), ids, axis=0))
+    with df.Trainer(df.Model(g.build()), "cross_entropy", "sgd:lr=1", devices=["cpu"]) as trainer:
+        with pytest.raises(df.InputError, match="input 'ids': 257 is beyond the numbers of int8"):
+            trainer.step({"ids": np.array([257, 4]), "labels": np.array([0, 1])})
+        trainer.step({"ids": np.array([3, 4]), "labels": np.array([0, 1])})
+
+
+def test_options_that_would_do_nothing_are_refused(linear: ModuleType) -> None:
+    made = linear.model()
+    with pytest.raises(df.InputError, match="the model has no batch norm with stored statistics"):
+        df.Trainer(made, batch_norm="update", devices=["cpu"])
+    with pytest.raises(df.InputError, match="it needs parallel="):
+        df.Trainer(made, shard="optimizer", devices=["cpu"])
+
+
+def test_a_batch_norm_in_a_body_is_not_left_as_it_is() -> None:
+    names = ("s", "b", "m", "v")
+    bodies = []
+    for name in ("then", "else"):
+        body = df.GraphBuilder(name)
+        x, *rest = body.input("x", df.float32, ("n", 2)), *(body.input(n, df.float32, (2,)) for n in names)
+        body.output("y", df.ops.batch_norm(x, *rest) if name == "then" else df.ops.mul(x, 1.0))
+        bodies.append(body.build())
+    g = df.GraphBuilder("net")
+    x = g.input("x", df.float32, ("n", 2))
+    ones = [g.parameter(name, np.ones(2, np.float32)) for name in names]
+    above = df.ops.greater(df.ops.reduce_sum(x, axes=(0, 1), keepdims=False), 0.0)
+    (y,) = df.ops.if_(above, x, *ones, bodies=tuple(bodies))
+    g.output("y", y)
+    with pytest.raises(df.InputError, match="has a batch norm in its body"):
+        df.Trainer(df.Model(g.build()), "mse", batch_norm="update", devices=["cpu"])

@@ -75,6 +75,7 @@ class LogicalBatch(Evaluator):
 
     Attributes:
         steps: optimizer steps done.
+        passes: over data, in runs of ``fit`` that ended; a next one goes on with other orders of the data.
         schedule: the factor of the learning rate by number of steps.
         freezing: which parameters are frozen, and what they missed.
         processes: what is done with the other processes, if there are some.
@@ -129,7 +130,7 @@ class LogicalBatch(Evaluator):
             parameters = model.parameters
             sizes = {name: parameters[name].type.nbytes for name in trainable}
             self.processes = Processes(collectives, self.programs, sizes, shards)
-        self.steps = 0
+        self.steps = self.passes = 0
         self.freezing = Freezing()
         self._lr_factor = 1.0
         self._own_updates = updates  # as if nothing had been frozen
