@@ -18,6 +18,7 @@ from ..ir.plan import Plan
 from ..ir.types import Array, TensorType
 from ..model import Model
 from .binding.making import Making
+from .binding.phases import Phase
 from .binding.ready import Ready, call
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
@@ -229,7 +230,7 @@ class Programs(GatedSteps):
             names: of all that are frozen.
             updates: what an optimizer step does; with the slots that it had.
         """
-        self._step = self._last_step = self._prepared = None
+        self._step = self._last_step = self._prepared = self._repeated = None
         self._making.freeze(names, updates)
 
     # ---- inference ------------------------------------------------------------------------------------
@@ -274,7 +275,8 @@ class Programs(GatedSteps):
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest binding of each."""
-        return {"-".join(map(str, kind)): program.plan for (kind, _), program in self.engine.programs.items()}
+        named = ((kind, program) for (kind, _), program in self.engine.programs.items())
+        return {"-".join(str(k) for k in kind if not isinstance(k, Phase)): program.plan for kind, program in named}
 
     def joint_plan(self) -> Plan:
         """The newest plan of forward and backward."""

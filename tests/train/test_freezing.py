@@ -10,6 +10,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.train.binding.phases import Phases
 
 
 def model() -> df.Model:
@@ -233,3 +234,30 @@ def test_groups_that_freeze_at_first_count_steps_once() -> None:
             return np.array(made.parameters["a"].array)
 
     np.testing.assert_array_equal(weights(4, True), weights(6, False))
+
+
+def alternating(count: int) -> tuple[df.Trainer, list[int]]:
+    """A training in which two halves train alternately, and how many programs there were after each step."""
+    trainer = df.Trainer(model(), "mse", adam(), devices=["cpu"])
+    programs = []
+    trainer.freeze(["a", "b"])
+    trainer.step(data(4))
+    for number in range(count):
+        trainer.unfreeze("*")
+        trainer.freeze(["c"] if number % 2 == 0 else ["a", "b"])
+        trainer.step(data(4))
+        programs.append(len(trainer.programs.engine.programs))
+    return trainer, programs
+
+
+def test_programs_of_what_alternates_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, programs = alternating(12)
+    with trainer:
+        kept = {name: np.array(p.array) for name, p in trainer.model.parameters.items()}
+    assert programs[6:] == [programs[6]] * 6
+    monkeypatch.setattr(Phases, "are_many", True)
+    trainer, alone = alternating(12)
+    with trainer:
+        assert alone[-1] < programs[-1]
+        for name, array in kept.items():
+            np.testing.assert_array_equal(trainer.model.parameters[name].array, array)

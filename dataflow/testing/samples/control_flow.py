@@ -44,10 +44,10 @@ def _rows_of_rows() -> Graph:
     """A scan within a scan: over the entries of a row, from a carried value that both go on with."""
     inner = GraphBuilder("inner")
     total, entry = inner.input("total", float32, (3,)), inner.input("entry", float32, (3,))
-    whole, kept = inner.input("row", float32, (4, 3)), inner.input("kept", float32, (3,))
+    matrix, kept = inner.input("row", float32, (4, 3)), inner.input("kept", float32, (3,))
     new = ops.tanh(ops.add(ops.mul(total, kept), entry))
     inner.output("total", new)
-    inner.output("y", ops.add(new, ops.reduce_max(whole, axes=(0,), keepdims=0)))
+    inner.output("y", ops.add(new, ops.reduce_max(matrix, axes=(0,), keepdims=0)))
     g = GraphBuilder("outer")
     start, row, kept = g.input("start", float32, (3,)), g.input("row", float32, (4, 3)), g.input("kept", float32, (3,))
     carried = ops.mul(start, 0.5)

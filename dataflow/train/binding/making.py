@@ -34,6 +34,7 @@ from ..parallel.shards import Shards
 from ..tied_weights import Tie, tied
 from ..trained import Trained
 from .gates import Gates
+from .phases import Phases
 from .ready import Ready, call
 from .series import BatchSeries
 from .sizes import Make, Sizes, averaged, complete, form_of, sized, without
@@ -78,19 +79,13 @@ class Making:
         self.graph = tied(model.graph_with_data(), ties)
         self.updates, self.as_ready, self.scale = updates, as_ready, 1.0
         self.frozen: frozenset[str] = frozenset()
+        self._phases = Phases()
         self.sums: GradientSums | None = None
         self.shards: Shards | None = None
         self._fuse, self._dropout, self._scaled = how.fuse, dropout, scaled
         self._scratch = Scratch(self.engine.devices, exact=how.memory is not None and how.memory.is_budget)
-        self._graphs = Graphs(
-            self.graph,
-            objective,
-            updates,
-            batch_norm == "update",
-            dropout is not None,
-            sites,
-            scaled,
-        )
+        drops, statistics = dropout is not None, batch_norm == "update"
+        self._graphs = Graphs(self.graph, objective, updates, statistics, drops, sites, scaled)
         self.gates = Gates(self._graphs, self.engine, as_ready)
         specialize = functools.partial(specialized, model, objective, ties)
         self.data = DataSizes(self.graph, specialize, self.engine, self._built, call)
@@ -105,10 +100,13 @@ class Making:
         return tuple(name for name in self.trained.reached if name not in self.frozen)
 
     def freeze(self, names: frozenset[str], updates: Updates) -> None:
-        """See ``Programs.freeze``."""
-        self.forget()
+        """See ``Programs.freeze``; programs stay for when the same are frozen again."""
+        if self.sums is not None or self._phases.are_many:
+            self._phases.forget()
+            self.forget()
         self.sums = None
         self.frozen, self.updates, self._graphs.updates = names, updates, updates
+        self._phases.begin(names, updates)
         self.gates.forget()
 
     def forget(self) -> None:
@@ -167,7 +165,7 @@ class Making:
                 return resolved
             return self._joint(given, decided, sizes, first, values, self.frozen, passing=passing)
 
-        return ("joint", first, *values), batch, make, decided
+        return ("joint", first, *values, *self._phases.kind), batch, make, decided
 
     @decided_again
     def step(
@@ -193,7 +191,7 @@ class Making:
             joint = joint or self._joint(given, decided, sizes, True, (), self.frozen, passing=True)
             return self._graphs.step(joint, self.names, frozen, self.as_ready, gated)
 
-        kind = ("step", *without(frozen), *(("checked",) if possible and not gated else ()))
+        kind = ("step", *without(frozen), *self._phases.kind, *(("checked",) if possible and not gated else ()))
         return self._ready(kind, batch, make, decided), batch
 
     def optimizer(
@@ -211,7 +209,8 @@ class Making:
         if squares is not None:
             batch[SQUARES] = np.asarray(squares, np.float32)
         names = self.names if self.shards is None else self.shards.own(self.names)
-        return self._program(("optimizer", *without(frozen)), {}, lambda _: self._graphs.update(names, frozen)), batch
+        kind = "optimizer", *without(frozen), *self._phases.kind
+        return self._program(kind, {}, lambda _: self._graphs.update(names, frozen)), batch
 
     @decided_again
     def evaluation(self, batch: Mapping[str, Array]) -> tuple[Ready, Mapping[str, Array]]:

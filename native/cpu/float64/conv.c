@@ -146,7 +146,7 @@ static void multiply_planes(const product *p, int64_t matrix, int64_t i, int64_t
               step * DF_DOUBLE_ROWS] = weight[plane * filter + (i + t) * w->taps + tap];
     }
     if (forward)
-      df_double_pack_rows(rows, steps, weight + i * filter + q, filter, 1, tiles);
+      df_double_gather_rows(rows, steps, weight + i * filter + q, filter, 1, tiles);
     df_double_block(rows, columns, steps, tiles, panels, out, p->n, q == 0);
   }
   for (int64_t t = 0; t < rows && p->k == 0; t++)
@@ -193,7 +193,7 @@ static void multiply_weight(const product *p, int64_t group, int64_t i, int64_t 
         for (int64_t step = 0; step < steps; step++)
           to[step * DF_DOUBLE_COLUMNS] = row[step];
       }
-      df_double_pack_rows(rows, steps, dy + q, w->out_size, 1, tiles);
+      df_double_gather_rows(rows, steps, dy + q, w->out_size, 1, tiles);
       df_double_block(rows, columns, steps, tiles, panels, out, p->n, begins);
       begins = 0;
     }

@@ -54,7 +54,8 @@ static int64_t tasks_of(const df_product_sizes *p, int32_t threads) {
   return df_max(1, df_min(total, df_min(4 * (int64_t)threads, work / GRAIN)));
 }
 
-static void pack(const matmul *m, const double *b, int64_t columns, int64_t steps, double *panels) {
+static void gather_panels(const matmul *m, const double *b, int64_t columns, int64_t steps,
+                          double *panels) {
   for (int64_t j = 0; j < columns; j += DF_DOUBLE_COLUMNS) {
     const int64_t width = df_min(DF_DOUBLE_COLUMNS, columns - j);
     double *to = panels + j * steps;
@@ -139,8 +140,8 @@ static void multiply(const matmul *m, const double *a, const double *b, double *
   }
   for (int64_t q = 0; q < p->k || q == 0; q += DF_DOUBLE_STEPS) {
     const int64_t steps = df_min(DF_DOUBLE_STEPS, p->k - q);
-    pack(m, b + q * m->b_row, columns, steps, panels);
-    df_double_pack_rows(rows, steps, a + q * m->a_col, p->a_row, m->a_col, tiles);
+    gather_panels(m, b + q * m->b_row, columns, steps, panels);
+    df_double_gather_rows(rows, steps, a + q * m->a_col, p->a_row, m->a_col, tiles);
     df_double_block(rows, columns, steps, tiles, panels, c, p->c_row, q == 0);
   }
 }

@@ -48,9 +48,9 @@ df_double_sums(const int rows, int64_t steps, const double *a, int64_t a_row, in
   for (int i = 0; i < rows; i++) {
     double *to = c + i * c_row;
     if (columns == DF_DOUBLE_COLUMNS) {
-      df_double_vec_unaligned *whole = (df_double_vec_unaligned *)to;
+      df_double_vec_unaligned *stored = (df_double_vec_unaligned *)to;
       for (int v = 0; v < DF_DOUBLE_VECTORS; v++)
-        whole[v] = sum[i][v] + (begins ? (df_double_vec){0} : (df_double_vec)whole[v]);
+        stored[v] = sum[i][v] + (begins ? (df_double_vec){0} : (df_double_vec)stored[v]);
     } else {
       for (int64_t j = 0; j < columns; j++) {
         const double found = sum[i][j / DF_DOUBLE_LANES][j % DF_DOUBLE_LANES];
@@ -86,8 +86,8 @@ df_double_tile(int64_t rows, int64_t steps, const double *a, int64_t a_row, int6
 }
 
 /* The left operand's rows as |df_double_block| reads them: of each tile a step after the other. */
-static inline void df_double_pack_rows(int64_t rows, int64_t steps, const double *a, int64_t a_row,
-                                       int64_t a_col, double *tiles) {
+static inline void df_double_gather_rows(int64_t rows, int64_t steps, const double *a,
+                                         int64_t a_row, int64_t a_col, double *tiles) {
   for (int64_t i = 0; i < rows; i++) {
     const double *from = a + i * a_row;
     double *to = tiles + i / DF_DOUBLE_ROWS * DF_DOUBLE_ROWS * steps + i % DF_DOUBLE_ROWS;
