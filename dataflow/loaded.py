@@ -76,6 +76,9 @@ class Loaded:
         self.graph, self.engine, self.lengths, self.forms = graph, engine, lengths, forms_of(graph)
         self.declared = DeclaredInputs(graph.inputs)
         self._convert, self._judge, self._cap, self._form = convert, judge, cap, form
+        # One run may need a program for each number of values that are known: each has as many plans as a model.
+        level = len(form[1]) if len(form) > 1 and isinstance(form[1], tuple) else 0
+        self._kind: tuple[Hashable, ...] = ("run", "known", level) if level else ("run",)
         self._depends, self._reads = depends_on_data(graph), static_reads(graph)
         self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
         self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
@@ -254,7 +257,7 @@ class Loaded:
             return self._run_regions(arguments, outputs, out or {})
         names = () if outputs is None else checks.texts("outputs", outputs)
         shapes = tuple(a.shape for a in arguments.values())
-        program = self.engine.find(("run",), (self._form, names, shapes))
+        program = self.engine.find(self._kind, (self._form, names, shapes))
         if program is None:
             found = None if self.series is None else self.series.run(names, arguments, out)
             if found is not None:
@@ -284,7 +287,7 @@ class Loaded:
         ) -> Program:
             key = (self._form, names, index, form)
             # each region has as many plans as a model without any: one run needs one of each
-            return self.engine.program(("run", index), key, lambda: self._region_program(region, given, sizes))
+            return self.engine.program((*self._kind, index), key, lambda: self._region_program(region, given, sizes))
 
         values, _ = run_regions(regions, arguments, sizes_of(self.graph, arguments), self._completed, program_of, _call)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
@@ -310,7 +313,7 @@ class Loaded:
             )
         names = () if outputs is None else checks.texts("outputs", outputs)
         form = (self._form, names, tuple(a.shape for a in arguments.values()))
-        return self.engine.program(("run",), form, lambda: self._compile(arguments, names))
+        return self.engine.program(self._kind, form, lambda: self._compile(arguments, names))
 
     def _compile(self, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         kernels = self.engine.registry.reference_kernels

@@ -43,7 +43,14 @@ def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
 
 
 def _infer(
-    x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, variance: TensorType, *, epsilon: float
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    mean: TensorType,
+    variance: TensorType,
+    *,
+    epsilon: float,
+    momentum: float,
 ) -> TensorType:
     _check_channels("batch_norm", x, scale=scale, bias=bias, mean=mean, variance=variance)
     return x
@@ -65,11 +72,12 @@ batch_norm: Op = Op(
     "batch_norm",
     ("x", "scale", "bias", "mean", "variance"),
     _infer,
-    attributes={"epsilon": 1e-5},
+    attributes={"epsilon": 1e-5, "momentum": 0.9},
     gradient=_gradient,
     decompose=normalized,
     inplace=((0, 0),),
-    doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias, per channel (axis 1)",
+    doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias, per channel (axis 1); momentum is batch_norm_train's, "
+    "for a Trainer that updates the statistics",
 )
 
 

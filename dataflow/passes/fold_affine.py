@@ -207,4 +207,5 @@ def _as_norm(last: Node, chain: _Chain, result: Value, constants: _Constants) ->
         "variance": np.ones(count),
     }
     vectors = [constants.add(f"{result.name}.{key}", a.astype(dtype)) for key, a in arrays.items()]
-    return Node(batch_norm, last.name, (chain.source, *vectors), (result,), {"epsilon": 0.0}, (), last.origin)
+    attributes = batch_norm.complete({"epsilon": 0.0})
+    return Node(batch_norm, last.name, (chain.source, *vectors), (result,), attributes, (), last.origin)

@@ -173,7 +173,7 @@ def _sooner(graph: Graph, start: int) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(sorted(graph.nodes, key=order.__getitem__)))
 
 
-def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -> Graph:
+def with_batch_statistics(graph: Graph, *, first: bool) -> Graph:
     """The graph whose batch norms use the batch's statistics and update the running ones, in tensors that wait.
 
     A batch norm whose statistics aren't initializers stays as it is, as does one of a graph that was exported in
@@ -183,7 +183,6 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
         graph: any.
         first: of a logical batch: reads the running statistics; later micro-batches go on from those that wait. Either
             writes the latter only, so that a logical batch that fails leaves no trace.
-        momentum: of batch norms that don't say.
 
     Raises:
         InputError: a statistic is read by something else too, which updating it would change.
@@ -200,7 +199,7 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
             return None
         if not {*node.inputs[3:5]} <= graph.initializers.keys() or not read_after.isdisjoint(node.outputs[1:]):
             return None
-        attributes = {"epsilon": node.attributes["epsilon"], "momentum": node.attributes.get("momentum", momentum)}
+        attributes = {name: node.attributes[name] for name in ("epsilon", "momentum")}
         for value in node.inputs[3:5]:
             if value is not None and len(readers[value]) > 1:
                 others = ", ".join(repr(reader.name) for reader in readers[value][:4])

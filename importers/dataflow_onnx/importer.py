@@ -436,9 +436,13 @@ class Importer:
                 return value
             if role == "statistic":
                 self.roles[name] = role, False
-            elif (array.size > 1 or (single and array.size == 1 and array.ndim > 0)) and _is_finite(array):
+            elif (array.size > 1 or self._is_learned(name, array, single)) and _is_finite(array):
                 self.roles[name] = role, trainable and role == "parameter" and name not in self.record.noted.buffers
         return value
+
+    def _is_learned(self, name: str, array: Array, single: bool) -> bool:
+        """Whether a tensor of one element is a weight, and no literal that an exporter stored."""
+        return array.size == 1 and ((single and array.ndim > 0) or name in self.record.noted.named)
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
         """The integers and dims of a tensor; those that are computed get names, and are read before what has them runs.
@@ -571,7 +575,8 @@ class Importer:
         stored: dict[Value, Initializer] = {}
         for value, data in graph.initializers.items():
             learned = value.name in self.record.noted.parameters and data.array.dtype.kind in "fV"
-            role, trainable = self.roles.get(value.name, ("parameter", True) if learned else ("constant", False))
+            other = "parameter" if learned or value.name in self.record.noted.named else "constant"
+            role, trainable = self.roles.get(value.name, (other, learned))
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
         guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in self.record.noted.parameters}
         for value in of_positions(graph, guessed):

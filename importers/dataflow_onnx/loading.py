@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from .aliases import aliases_of
 from .converters import Table
 from .deferred import deferred_graph, specialized
 from .file.apart import taken_apart
+from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
@@ -79,6 +81,7 @@ def import_model(
         ModelError: operators are not known (all are listed), or a node doesn't fit.
     """
     record, copies = taken_apart(record, path)
+    record = dataclasses.replace(record, graph=distinct(record.graph))
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path, table)
     freed = freed_of(record.graph, path) if free_batch else None

@@ -79,7 +79,11 @@ def _tables(trained: Mapping[Value, Array]) -> Iterator[Value]:
     """Tables of sines and cosines of positions from 0 on, in two tensors, or in one by turns or by halves."""
     tables: dict[Value, Array] = {}
     for value, array in trained.items():
-        first = array.reshape(-1)[: array.shape[-1]] if array.ndim >= 2 and array.dtype.kind == "f" else array[:0]
+        first = (
+            array.reshape(-1)[: array.shape[-1]]
+            if array.ndim >= 2 and array.dtype.kind == "f"
+            else array.reshape(-1)[:0]
+        )
         if first.size and array.size > first.size and (np.minimum(np.abs(first), np.abs(first - 1)) < _NEAR).all():
             tables[value] = array.astype(np.float32)
     for value, array in tables.items():

@@ -35,7 +35,7 @@ ALIKE = (
     ("ctc_loss", "ctc_loss_grad"),
     ("layer_norm", "layer_norm_grad", "layer_norm_grad_sums"),
     ("lrn", "lrn_grad"),
-    ("batch_norm", "batch_norm_grad", "batch_norm_train"),
+    ("batch_norm_grad", "batch_norm", "batch_norm_train"),
     ("batch_norm_train", "batch_norm_train_relu"),
     ("gelu", "gelu_grad", "gelu_grad_sums"),
     ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
+from dataflow.engine import Engine
 from dataflow_onnx.importer import Importer
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
@@ -400,3 +401,40 @@ def test_crops_by_fed_corners_of_a_batch_of_any_size():
         x = np.arange(n * 84, dtype=np.float32).reshape(n, 2, 6, 7)
         feeds = {"x": x, "begin": np.array(begin, np.float32), "end": np.array(end, np.float32)}
         np.testing.assert_allclose(session.run(feeds)["y"], peer.run(None, feeds)[0], rtol=1e-5)
+
+
+def test_a_run_that_decides_often_keeps_its_programs(monkeypatch):
+    """Each of 24 iterations of a loop that grows decides whether there is another; more than a session keeps plans."""
+    tokens = np.roll(np.arange(30), -1)  # each is followed by the next
+    stored = {"after": tokens, "last": np.array([-1]), "end": np.array(26), "true": np.array(True)}
+    body_nodes = [
+        helper.make_node("Gather", ["ids", "last"], ["token"]),
+        helper.make_node("Gather", ["after", "token"], ["next"]),
+        helper.make_node("Concat", ["ids", "next"], ["grown"], axis=0),
+        helper.make_node("Squeeze", ["next"], ["scalar"]),
+        helper.make_node("Equal", ["scalar", "end"], ["ended"]),
+        helper.make_node("Not", ["ended"], ["go"]),
+    ]
+    value = helper.make_tensor_value_info
+    inputs = [
+        value("i", TensorProto.INT64, []),
+        value("c", TensorProto.BOOL, []),
+        value("ids", TensorProto.INT64, None),
+    ]
+    outputs = [value("go", TensorProto.BOOL, []), value("grown", TensorProto.INT64, None)]
+    loop = helper.make_node(
+        "Loop", ["", "true", "start"], ["y"], body=helper.make_graph(body_nodes, "b", inputs, outputs)
+    )
+    start, y = ("start", TensorProto.INT64, [1]), ("y", TensorProto.INT64, ["T"])
+    model = load_bytes(onnx_model([loop], [start], [y], stored.items()).SerializeToString())
+    session = df.Session(model, devices=["cpu"])
+    expected = {first: np.arange(first, 27) for first in (2, 3)}
+    for _ in range(2):
+        for first, found in expected.items():
+            np.testing.assert_array_equal(session.run({"start": np.array([first])})["y"], found)
+    made = []
+    original = Engine.compile
+    monkeypatch.setattr(Engine, "compile", lambda *given, **more: made.append(1) or original(*given, **more))
+    for first, found in expected.items():
+        np.testing.assert_array_equal(session.run({"start": np.array([first])})["y"], found)
+    assert not made

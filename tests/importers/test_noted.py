@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+import dataflow as df
 from dataflow_onnx.file.noted import FOLDED, SIGNATURE
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
@@ -150,3 +151,45 @@ def test_weights_of_angles_that_a_network_gives_are_trained():
     stored = [("first", STORED["fc.weight"]), ("second", STORED["val_7"])]
     proto = onnx_model(nodes, [("x", 1, ["n", 4])], [("y", 1, ["n", 8])], stored)
     assert trained(proto) == {"first", "second"}
+
+
+def named_by_the_older_exporter(producer="pytorch", called="/head/Add"):
+    """A product with a bias of one element, a learned factor, and what the exporter computed."""
+    random = np.random.default_rng(0)
+    stored = {
+        "fc.weight": random.standard_normal((3, 1)),
+        "head.bias": np.zeros(1),
+        "scale": np.array(1.5),
+        "onnx::Mul_7": np.array(0.3),
+        "unread.gate": np.array(0.1),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["m"]),
+        helper.make_node("Add", ["m", "head.bias"], ["a"], name=called),
+        helper.make_node("Mul", ["a", "scale"], ["b"]),
+        helper.make_node("Mul", ["b", "onnx::Mul_7"], ["c"]),
+        helper.make_node("Sub", ["c", "unread.gate"], ["y"]),
+    ]
+    x, y = ("x", TensorProto.FLOAT, ["N", 3]), ("y", TensorProto.FLOAT, ["N", 1])
+    arrays = [(name, array.astype(np.float32)) for name, array in stored.items()]
+    proto = onnx_model(nodes, [x], [y], arrays)
+    proto.producer_name = producer
+    return proto
+
+
+def test_tensors_of_one_element_that_a_module_names_are_no_literals():
+    proto = named_by_the_older_exporter()
+    assert trained(proto) == {"fc.weight", "head.bias", "scale"}
+    made = load_bytes(proto.SerializeToString())
+    assert not made.parameters["unread.gate"].trainable
+    assert "onnx::Mul_7" not in made.parameters
+    data = {"x": np.ones((4, 3), np.float32), "labels": np.zeros((4, 1), np.float32)}
+    with df.Trainer(made, "mse", "sgd:lr=0.1", trainable=["unread.gate", "head.bias"], devices=["cpu"]) as trainer:
+        trainer.step(data)
+    assert made.parameters["unread.gate"].array != np.float32(0.1)
+    assert made.parameters["head.bias"].array != 0
+
+
+def test_elsewhere_a_name_without_a_module_says_nothing():
+    assert trained(named_by_the_older_exporter(producer="tf2onnx")) == {"fc.weight"}
+    assert trained(named_by_the_older_exporter(called="node_Add_1")) == {"fc.weight", "head.bias"}

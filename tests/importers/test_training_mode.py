@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from tests.support import onnx_model
 
 
 def normalized(path: Path, mode: int) -> df.Model:
@@ -52,3 +54,23 @@ def test_fixed_statistics_of_the_file_stay_beside_those_of_the_batch(tmp_path: P
     losses, found = trained(model, "fixed")
     assert losses == trained(normalized(tmp_path / "2.onnx", 1), "update")[0]
     assert all(np.array_equal(found[name], before[name]) == (name in ("mean", "var")) for name in before)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.5, 0.0])
+def test_statistics_are_updated_by_the_momentum_of_the_file(momentum: float, tmp_path: Path) -> None:
+    vectors = {"s": np.ones(2), "b": np.zeros(2), "m": np.zeros(2), "v": np.ones(2)}
+    node = helper.make_node("BatchNormalization", ["x", *vectors], ["y"], momentum=momentum)
+    stored = [(name, array.astype(np.float32)) for name, array in vectors.items()]
+    x, y = (("x", TensorProto.FLOAT, ["N", 2]), ("y", TensorProto.FLOAT, ["N", 2]))
+    file = tmp_path / "model.onnx"
+    onnx.save(onnx_model([node], [x], [y], stored, opset=17), file)
+    model = df.load(str(file))
+    batch = {"x": np.array([[2.0, 4.0], [4.0, 8.0]], np.float32), "labels": np.zeros((2, 2), np.float32)}
+    with df.Trainer(model, "mse", "sgd:lr=0", batch_norm="update", devices=["cpu"]) as trainer:
+        trainer.step(batch)
+    mean, variance = np.array([3.0, 6.0]), np.array([1.0, 4.0])
+    np.testing.assert_allclose(model.parameters["m"].array, (1 - momentum) * mean, rtol=1e-6)
+    np.testing.assert_allclose(model.parameters["v"].array, momentum + (1 - momentum) * variance, rtol=1e-6)
+    df.save(model, str(tmp_path / "saved.onnx"))
+    (saved,) = onnx.load(tmp_path / "saved.onnx").graph.node
+    assert helper.get_node_attr_value(saved, "momentum") == pytest.approx(momentum)

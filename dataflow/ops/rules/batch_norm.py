@@ -25,8 +25,10 @@ def inverse_deviation(variance: Value, epsilon: float) -> Value:
     return reciprocal(sqrt(add(variance, epsilon)))
 
 
-def normalized(x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float) -> Value:
-    """batch_norm."""
+def normalized(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float, momentum: float = 0.9
+) -> Value:
+    """batch_norm, whose result doesn't depend on ``momentum``."""
     factor = mul(scale, inverse_deviation(variance, epsilon))
     shift = sub(bias, mul(mean, factor))
     rank = x.type.rank

@@ -12,6 +12,7 @@ SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 # torch/export/graph_signature.py and onnxscript/optimizer/_constant_folding.py of 2.13 and 0.7 write them
 _TARGET = re.compile(r"^\w+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
+_OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as in its state_dict
 _NAME = re.compile(r"'([^']*)'")
 
 
@@ -29,7 +30,7 @@ def texts_under(key: str, values: Iterable[Any]) -> dict[str, str]:
     return {value.name: text for value in described if (text := text_under(key, value))}
 
 
-def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Noted:
+def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], producer: str) -> Noted:
     """What a file says of its stored tensors.
 
     PyTorch notes in a graph what is a parameter of its module, and of which values it computed an initializer. Of other
@@ -39,6 +40,7 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Note
         graph: the main one.
         signature: its text of ``SIGNATURE``; "" where it has none.
         folded: texts of ``FOLDED`` by the names of its values.
+        producer: what wrote the file.
     """
     kinds = {target: kind for kind, target in _TARGET.findall(signature)}
     learned = {target for target, kind in kinds.items() if kind == "PARAMETER"}
@@ -48,7 +50,20 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str]) -> Note
         buffers |= folded.keys() - computed
     if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
         buffers.update(_constants(graph))
-    return Noted(frozenset(learned | computed), frozenset(buffers))
+    named = () if learned or producer != "pytorch" else _named(graph)
+    return Noted(frozenset(learned | computed), frozenset(buffers), frozenset(named))
+
+
+def _named(graph: GraphRecord) -> Iterator[str]:
+    """Initializers of one element that PyTorch's older exporter names as the module does.
+
+    What it computes is called ``onnx::Mul_12``, and literals come from nodes. The newer one has ``val_12`` for both,
+    in files that lost their notes: a name without a dot counts where nodes have the older one's names.
+    """
+    older = any(node.name.startswith("/") for node in graph.nodes)
+    for name, array in graph.initializers.items():
+        if array.dtype.kind in "fV" and array.size == 1 and _OF_A_MODULE.fullmatch(name) and (older or "." in name):
+            yield name
 
 
 def _constants(graph: GraphRecord) -> Iterator[str]:

@@ -90,8 +90,8 @@ def _records(content: Content, path: str) -> ModelRecord:
         opsets |= {"": 7, BEFORE_7: 1}
     folder, external = str(reader.external.folder), reader.external.used
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info))
     producer = proto.producer_name if isinstance(proto.producer_name, str) else ""
+    known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info), producer)
     return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer)
 
 

@@ -126,10 +126,12 @@ class Noted:
     Attributes:
         parameters: of a module of PyTorch, and what was computed of some.
         buffers: neither.
+        named: of one element, by the name that it has in a module of PyTorch: no literal of an expression.
     """
 
     parameters: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataflow.plugin import Edited, Exporter, Model
 from dataflow.plugin import dtype as as_dtype
 
 from .apart import take_apart
+from .distinct import stored_in_bodies
 from .edited import apply_edits, types_after
 from .functions import inlined
 from .reader import external_bytes, read_bytes
@@ -203,18 +204,11 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
 
 
 def _fill_bodies(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> None:
-    """Gives stored tensors of bodies new data, and takes their names out of ``names``.
-
-    Of several with a name the one is meant that is imported first: others are constants, see ``Importer.define``.
-    """
-    for node in graph.node:
-        bodies = [(a.name != "then_branch", a.g) for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-        for _, body in sorted(bodies, key=lambda pair: pair[0]):
-            for tensor in body.initializer:
-                if tensor.name in names:
-                    tensor.CopyFrom(_tensor(tensor.name, arrays[tensor.name]))
-                    names.discard(tensor.name)
-            _fill_bodies(body, names, arrays)
+    """Gives stored tensors of bodies new data, and takes their names out of ``names``."""
+    for tensor, name in stored_in_bodies(graph):
+        if name in names:
+            tensor.CopyFrom(_tensor(tensor.name, arrays[name]))
+            names.discard(name)
 
 
 def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str, Array]) -> None:

@@ -23,8 +23,8 @@ operator = Collector()
 _STEP = 1 / 64  # that ones and zeros may be off by where they are quantized
 
 
-def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: float) -> Any:
-    return ops.batch_norm(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon)
+def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: float, momentum: float) -> Any:
+    return ops.batch_norm(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon, momentum=momentum)
 
 
 def _operands(c: Importer, x: T, scale: T, bias: T, mean: T, var: T) -> list[Any]:
@@ -47,7 +47,7 @@ def BatchNormalization_7(
 ) -> Any:
     if not spatial:
         raise ModelError("spatial=0, statistics per element, is not supported")
-    return _batch_norm(c, x, scale, bias, mean, var, epsilon)
+    return _batch_norm(c, x, scale, bias, mean, var, epsilon, momentum)
 
 
 @operator("BatchNormalization", 14)
@@ -64,7 +64,7 @@ def BatchNormalization(
     training_mode: int = 0,
 ) -> Any:
     if not training_mode:
-        return _batch_norm(c, x, scale, bias, mean, var, epsilon)
+        return _batch_norm(c, x, scale, bias, mean, var, epsilon, momentum)
     return ops.batch_norm_train(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon, momentum=momentum)
 
 

@@ -36,7 +36,7 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, str]]] = {
     "log_softmax": ("LogSoftmax", {"axis": "axis"}),
     "argmax": ("ArgMax", {"axis": "axis", "keepdims": "keepdims", "select_last_index": "select_last_index"}),
     "argmin": ("ArgMin", {"axis": "axis", "keepdims": "keepdims", "select_last_index": "select_last_index"}),
-    "batch_norm": ("BatchNormalization", {"epsilon": "epsilon"}),
+    "batch_norm": ("BatchNormalization", {"epsilon": "epsilon", "momentum": "momentum"}),
     "gather_elements": ("GatherElements", {"axis": "axis"}),
     "gather_nd": ("GatherND", {"batch_dims": "batch_dims"}),
     "lrn": ("LRN", {"size": "size", "alpha": "alpha", "beta": "beta", "bias": "bias"}),

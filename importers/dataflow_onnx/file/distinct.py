@@ -1,0 +1,115 @@
+"""Stored tensors of bodies by names of their own: to ONNX a name in one body is nothing to another body.
+
+A model has its stored tensors by name. Where several bodies each have one called ``W``, the first that is met keeps the
+name and the others get one that nothing in the file has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .records import Array, GraphRecord, NodeRecord
+
+
+class Names:
+    """The names that stored tensors have in a model; the file's records and its protobuf are walked alike.
+
+    Args:
+        outside: names of the main graph.
+        everywhere: all names of the file.
+    """
+
+    def __init__(self, outside: Iterable[str], everywhere: Iterable[str]) -> None:
+        self._met: dict[str, Array | None] = dict.fromkeys(outside)
+        self._taken = {*everywhere, *self._met}
+
+    def of(self, name: str, array: Array | None = None) -> str:
+        """That of the next stored tensor of a body, which the file calls ``name``."""
+        if name not in self._met:
+            self._met[name] = array
+        elif array is None or self._met[name] is not array:  # else it is met again, as where a function is called twice
+            number, given = 2, name
+            while (name := f"{given}.{number}") in self._taken:
+                number += 1
+            self._taken.add(name)
+        return name
+
+
+def distinct(graph: GraphRecord) -> GraphRecord:
+    """The main graph, whose bodies' stored tensors have names that nothing else has."""
+    if not any(node.bodies for node in graph.nodes):
+        return graph
+    names = Names(_own(graph), _everywhere(graph))
+    nodes = tuple([_renamed(node, {}, names) for node in graph.nodes])
+    return dataclasses.replace(graph, nodes=nodes)
+
+
+def stored_in_bodies(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Each stored tensor of bodies in a GraphProto, with the name that ``distinct`` gives it."""
+    outside = {value.name for value in (*graph.input, *graph.initializer)}
+    outside |= {name for node in graph.node for name in node.output}
+    yield from _stored(graph, Names(outside, _names_in(graph)))
+
+
+def _stored(graph: Any, names: Names) -> Iterator[tuple[Any, str]]:
+    for node in graph.node:
+        bodies = [(attribute.name, attribute.g) for attribute in node.attribute if attribute.HasField("g")]
+        for _, body in sorted(bodies, key=_first_branch):
+            for tensor in body.initializer:
+                yield tensor, names.of(tensor.name)
+            yield from _stored(body, names)
+
+
+def _names_in(graph: Any) -> set[str]:
+    found = {value.name for value in (*graph.input, *graph.initializer, *graph.output)}
+    for node in graph.node:
+        found |= {*node.input, *node.output}
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= _names_in(attribute.g)
+    return found
+
+
+def _first_branch(body: tuple[str, Any]) -> bool:
+    """Puts the branch that an If converts first to the front."""
+    return body[0] != "then_branch"
+
+
+def _own(graph: GraphRecord) -> set[str]:
+    return {*graph.inputs, *graph.initializers, *(name for node in graph.nodes for name in node.outputs)}
+
+
+def _everywhere(graph: GraphRecord) -> set[str]:
+    found = _own(graph) | {*graph.outputs}
+    for node in graph.nodes:
+        found |= {*node.inputs, *(name for body in node.bodies for name in _everywhere(body))}
+    return found
+
+
+def _renamed(node: NodeRecord, new: Mapping[str, str], names: Names) -> NodeRecord:
+    """The node, reading stored tensors of bodies around it by their new names."""
+    inputs = tuple([new.get(name, name) for name in node.inputs])
+    bodies = [(key, value) for key, value in node.attributes.items() if type(value) is GraphRecord]
+    made = {key: _body(body, new, names) for key, body in sorted(bodies, key=_first_branch)}
+    same = inputs == node.inputs and all(made[key] is body for key, body in bodies)
+    return node if same else dataclasses.replace(node, inputs=inputs, attributes={**node.attributes, **made})
+
+
+def _body(body: GraphRecord, new: Mapping[str, str], names: Names) -> GraphRecord:
+    own = _own(body)
+    called = {name: names.of(name, array) for name, array in body.initializers.items()}
+    inside = {name: to for name, to in new.items() if name not in own}
+    inside |= {name: to for name, to in called.items() if name != to}
+    nodes = tuple([_renamed(node, inside, names) for node in body.nodes])
+    if not inside and all(a is b for a, b in zip(nodes, body.nodes, strict=True)):
+        return body
+    return dataclasses.replace(
+        body,
+        nodes=nodes,
+        outputs=tuple([inside.get(name, name) for name in body.outputs]),
+        initializers={called[name]: array for name, array in body.initializers.items()},
+        declared={inside.get(name, name): type_ for name, type_ in body.declared.items()},
+        forms={inside.get(name, name): form for name, form in body.forms.items()},
+    )

@@ -1,0 +1,96 @@
+"""Stored tensors of bodies that have one name: to ONNX they are different tensors, which train and are saved apart."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+FLOAT = TensorProto.FLOAT
+RANDOM = np.random.default_rng(0)
+OUTER, FIRST, SECOND = (RANDOM.standard_normal((3, 3)).astype(np.float32) for _ in range(3))
+X = RANDOM.standard_normal((4, 3)).astype(np.float32)
+
+
+def value(name, *shape):
+    return helper.make_tensor_value_info(name, FLOAT, shape)
+
+
+def branch(name, kind, array):
+    nodes = [
+        helper.make_node("MatMul", ["h", "W"], [f"{name}.m"]),
+        helper.make_node(kind, [f"{name}.m"], [f"{name}.y"]),
+    ]
+    return helper.make_graph(nodes, name, [], [value(f"{name}.y", "n", 3)], [numpy_helper.from_array(array, "W")])
+
+
+def repeated(name, array):
+    """A loop of two iterations over a product with a stored tensor of its own."""
+    nodes = [
+        helper.make_node("Identity", ["go"], ["on"]),
+        helper.make_node("MatMul", ["c", "W"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["next"]),
+    ]
+    inputs = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", 9, [])]
+    outputs = [helper.make_tensor_value_info("on", 9, []), value("next", 4, 3)]
+    return helper.make_graph(nodes, name, [*inputs, value("c", 4, 3)], outputs, [numpy_helper.from_array(array, "W")])
+
+
+def model(kind, outside):
+    stored = [numpy_helper.from_array(np.array(2), "twice"), numpy_helper.from_array(np.float32(0), "zero")]
+    nodes = [helper.make_node("Identity", ["x"], ["h"])]
+    if outside:
+        stored.append(numpy_helper.from_array(OUTER, "W"))
+        nodes = [helper.make_node("MatMul", ["x", "W"], ["h"])]
+    if kind == "if":
+        nodes += [
+            helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+            helper.make_node("Less", ["s", "zero"], ["b"]),
+        ]
+        bodies = {"then_branch": branch("t", "Tanh", FIRST), "else_branch": branch("e", "Sigmoid", SECOND)}
+        nodes.append(helper.make_node("If", ["b"], ["y"], **bodies))
+    else:
+        nodes.append(helper.make_node("Loop", ["twice", "", "h"], ["k"], body=repeated("first", FIRST)))
+        nodes.append(helper.make_node("Loop", ["twice", "", "k"], ["y"], body=repeated("second", SECOND)))
+    graph = helper.make_graph(nodes, "g", [value("x", 4, 3)], [value("y", 4, 3)], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def stored_in(graph):
+    """The arrays called W of a graph and of its bodies, in order."""
+    found = [numpy_helper.to_array(t) for t in graph.initializer if t.name == "W"]
+    for node in graph.node:
+        bodies = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+        for name in sorted(bodies, reverse=True):
+            found += stored_in(bodies[name])
+    return found
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("kind", ["if", "loop"])
+def test_tensors_of_one_name_in_several_bodies_are_several(kind, outside, tmp_path):
+    proto, file = model(kind, outside), tmp_path / "model.onnx"
+    onnx.save(proto, file)
+    made = df.load(str(file))
+    names = ["W", "W.2", "W.3"][: 2 + outside]
+    for name, array in zip(names, [OUTER, FIRST, SECOND][1 - outside :], strict=True):
+        assert made.parameters[name].trainable
+        np.testing.assert_array_equal(made.parameters[name].array, array)
+    batches = [{"x": s * np.abs(X), "labels": np.full((4, 3), 0.3, np.float32)} for s in (1, -1)]
+    with df.Trainer(made, "mse", "sgd:lr=0.1", devices=["cpu"]) as trainer:
+        for batch in batches:
+            trainer.step(batch)
+    df.save(made, str(tmp_path / "saved.onnx"))
+    saved = onnx.load(tmp_path / "saved.onnx")
+    onnx.checker.check_model(saved)
+    for name, array, before in zip(names, stored_in(saved.graph), stored_in(proto.graph), strict=True):
+        np.testing.assert_array_equal(made.parameters[name].array, array)
+        assert not np.array_equal(array, before)
+    again = df.load(str(tmp_path / "saved.onnx"))
+    peer = onnxruntime.InferenceSession(saved.SerializeToString(), providers=["CPUExecutionProvider"])
+    for batch in batches:
+        (expected,) = peer.run(None, {"x": batch["x"]})
+        for one in (made, again):
+            np.testing.assert_allclose(one({"x": batch["x"]})["y"], expected, rtol=1e-5, atol=1e-6)
