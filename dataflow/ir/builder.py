@@ -23,7 +23,7 @@ from .sized_data import sized_scalar
 from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
-from .value import Value
+from .value import Value, refuse_bool
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -70,8 +70,8 @@ class GraphBuilder:
         return value
 
     def parameter(self, name: str, array: Any, *, trainable: bool = True) -> Value:
-        """A stored tensor that training may change."""
-        return self.initializer(name, array, role="parameter", trainable=trainable)
+        """A stored tensor that training may change, named within the scopes around it."""
+        return self.initializer(self.scoped(name), array, role="parameter", trainable=trainable)
 
     def constant(self, array: Any, name: str = "constant") -> Value:
         """A stored tensor that never changes."""
@@ -297,7 +297,7 @@ class GraphBuilder:
         return new
 
     def scope(self, name: str) -> _Scope:
-        """A context in which new nodes and parameters are named ``name/...``."""
+        """A context in which new nodes and parameters are named ``name/...``, but not what ``initializer`` stores."""
         return _Scope(self._scope, name)
 
     def scoped(self, name: str) -> str:
@@ -407,8 +407,8 @@ class GraphBuilder:
                 break
         else:
             return given  # type: ignore[return-value]  # as almost always
-        dtypes = [v.type.dtype for v in given if isinstance(v, Value)]
-        like = next((dtype for dtype in dtypes if dtype is not bool_), dtypes[0] if dtypes else None)
+        values = [v for v in given if isinstance(v, Value)]
+        like = next((v for v in values if v.type.dtype is not bool_), values[0] if values else None)
         operands: list[Value | None] = []
         for item in given:
             if item is None or isinstance(item, Value):
@@ -416,7 +416,8 @@ class GraphBuilder:
                     raise ModelError(f"{op.name}: value {item.name!r} belongs to another graph")
                 operands.append(item)
             elif isinstance(item, (bool, int, float)) and like is not None:
-                operands.append(self.scalar(item, like))
+                refuse_bool(op.name, like, item)
+                operands.append(self.scalar(item, like.type.dtype))
             else:
                 operands.append(self.constant(checks.array(f"{op.name}: an operand", item)))
         return tuple(operands)

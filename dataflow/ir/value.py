@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
@@ -87,6 +87,20 @@ class Value:
             "use df.ops.where(condition, a, b) to choose between tensors"
         )
 
+    # == and != are those of objects, since values are keys. No order of tensors has a truth value either.
+
+    def __lt__(self, other: object) -> NoReturn:
+        _refuse_order(self, "less")
+
+    def __le__(self, other: object) -> NoReturn:
+        _refuse_order(self, "less_equal")
+
+    def __gt__(self, other: object) -> NoReturn:
+        _refuse_order(self, "greater")
+
+    def __ge__(self, other: object) -> NoReturn:
+        _refuse_order(self, "greater_equal")
+
     # Operators build nodes of ops, which are declared above this room: see install_operators. NumPy leaves them to us;
     # a value is no sequence.
     __array_ufunc__: ClassVar[None] = None
@@ -150,6 +164,23 @@ class Value:
     def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
         """The mean over ``axes``, over all by default; of floats."""
         return _operators().reduced("reduce_mean", self, axes, keepdims)
+
+
+def _refuse_order(value: Value, op: str) -> NoReturn:
+    raise TypeError(
+        f"value {value.name!r} is a node's result, which <, <=, > and >= don't compare; use df.ops.{op}(x, y), and "
+        "df.ops.where(condition, a, b) or df.ops.cast with what it gives"
+    )
+
+
+def refuse_bool(op: str, like: Value | None, item: object) -> None:
+    """Raises InputError where the operand beside a value of numbers is a bool of Python, as == of values gives it."""
+    if type(item) is bool and like is not None and like.type.dtype.kind != "b":
+        raise InputError(
+            f"{op} of {like.name!r}, which is {like.type}, and {item}: a bool of Python is no number here, and == and "
+            "!= of values only ask whether they are the same object; compare elements with df.ops.equal(x, y), and "
+            "df.ops.logical_not of that, and choose with df.ops.where(condition, a, b) or make a mask with df.ops.cast"
+        )
 
 
 ValueLike = Value | complex | np.generic | Array | Sequence[Any]

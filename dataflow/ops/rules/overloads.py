@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...ir.dims import Dim, Size
-from ...ir.value import Value, ValueLike
+from ...ir.value import Value, ValueLike, refuse_bool
 from ..arithmetic import add, div, mul, neg, pow_, sub
 from ..infer import normal_axis, product
 from ..linalg import matmul
@@ -61,6 +61,7 @@ def _operand(name: str, item: ValueLike, like: Value) -> Value:
     if isinstance(item, Value):
         return item
     assert like.builder is not None
+    refuse_bool(name, like, item)
     dtype = like.type.dtype
     try:
         given = np.asarray(item)
