@@ -44,6 +44,7 @@ class Objective:
         factors: of several losses, by name among the figures; empty where there is one.
         keys: the keys that a batch must have beside the model's inputs.
         open: True when a callable of the user's may read any key of a batch.
+        arguments: by key the name of a program's input, where a stored tensor of the model is called as the key is.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Objective:
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph
         self._inputs = tuple(model.inputs)
+        self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
         self._weighted_losses: list[WeightedLoss] = []
         if isinstance(loss, str):
@@ -123,12 +125,12 @@ class Objective:
             InputError: labels that don't fit the values, have a NaN, or are out of range.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for entry in self._weighted_losses:
-            form: tuple[Any, ...] = (id(entry),)
+        for index, entry in enumerate(self._weighted_losses):
+            form: tuple[Any, ...] = (index,)
             for key in entry.keys:
                 array = arrays[key]
                 form = (*form, array.dtype, array.shape)
-            wanted, allowed = self._seen.get(form) or self._wanted(form, entry, arrays)
+            wanted, allowed = self._seen.get(form) or self._wanted(form, arrays)
             for key, kind in wanted:
                 refuse_nan(key, arrays[key], indices)
                 if key in entries:
@@ -148,10 +150,15 @@ class Objective:
                 )
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
-    def _wanted(self, form: tuple[Any, ...], entry: WeightedLoss, arrays: Mapping[str, Array]) -> _Wanted:
-        """The dtypes that a loss wants of entries of this form, by key, and the labels it allows."""
+    def _wanted(self, form: tuple[Any, ...], arrays: Mapping[str, Array]) -> _Wanted:
+        """The dtypes that a loss wants of entries of this form, by key, and the labels it allows.
+
+        The class axis that the first labels have is kept: those of another length may fit another axis as well.
+        """
+        entry = self._weighted_losses[form[0]]
         types = {key: TensorType(dtype(arrays[key]), arrays[key].shape) for key in entry.keys}
         target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
+        self._weighted_losses[form[0]] = dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis))
         if len(self._seen) >= MOST_FORMS:
             self._seen.clear()
         kinds = [type_.dtype.numpy for type_ in (target.labels, *target.entries)]
@@ -188,13 +195,15 @@ class Objective:
         """
         losses = []
         declared = {name: value.type for name, value in self._outputs.items()}
+        keys = {name: key for key, name in self.arguments.items()}
+        types = {keys.get(name, name): type_ for name, type_ in types.items()}
         for entry in self._weighted_losses:
             target = entry.target(declared, types)
             losses.append(dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis)))
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
         size = samples(type_.sizes for type_ in types.values())
         return BatchObjective(
-            self._build, tuple(losses), self._metrics, self._gathered, self._free, types, entries, size
+            self._build, tuple(losses), self._metrics, self._gathered, self._free, types, entries, size, self.arguments
         )
 
     # ---- what the user chose --------------------------------------------------------------------------
@@ -264,6 +273,17 @@ class _Returned:
 
     def __call__(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Value:
         return outputs[self.name]
+
+
+def _arguments(stored: Sequence[str]) -> dict[str, str]:
+    """Names for inputs of programs instead of keys that are names of stored tensors."""
+    taken, found = set(stored), {}
+    for name in stored:
+        given = f"batch/{name}"
+        while given in taken:
+            given += "'"
+        found[name] = given
+    return found
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:

@@ -27,7 +27,13 @@ def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorTy
         InputError: there is none, or several fit.
     """
     if axis is not None:
-        return _chosen(name, axis, output)
+        chosen = _chosen(name, axis, output)
+        if alike(without(output, chosen), labels.shape):
+            return chosen
+        raise InputError(
+            f"{name}: labels {labels} don't fit logits {output} with the classes on axis {chosen}; labels have the "
+            "logits' shape without that axis"
+        )
     found = [axis for axis in range(1, output.rank) if alike(without(output, axis), labels.shape)]
     if len(found) == 1:
         return found[0]
