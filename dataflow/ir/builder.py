@@ -62,6 +62,11 @@ class GraphBuilder:
         for dim in dims:
             if isinstance(dim, (Dim, Traced)):
                 continue
+            if not hasattr(dim, "__index__") or isinstance(dim, bool):
+                raise InputError(
+                    f"input {name!r}: a size is {checks.shown(dim)}; expected a whole number, or a name for one that "
+                    "differs from run to run, e.g. 'batch'"
+                )
             if integer(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
         _check_axes(f"input {name!r}", dims)
@@ -75,7 +80,7 @@ class GraphBuilder:
 
     def constant(self, array: Any, name: str = "constant") -> Value:
         """A stored tensor that never changes."""
-        return self._initialize(self.value(name, _type_of(array)), array, "constant", False)
+        return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False)
 
     def initializer(
         self,
@@ -86,7 +91,7 @@ class GraphBuilder:
         trainable: bool = False,
     ) -> Value:
         """A stored tensor; the array is kept without a copy and made read-only as a view."""
-        return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
+        return self._initialize(self.value(name, _type_of(array, name), exact=True), array, role, trainable)
 
     def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:
         plain = type(array) is np.ndarray
@@ -97,7 +102,7 @@ class GraphBuilder:
 
     def keep(self, name: str, data: Initializer) -> Value:
         """A stored tensor of another graph."""
-        value = self.value(name, _type_of(data.array), exact=True)
+        value = self.value(name, _type_of(data.array, name), exact=True)
         self._initializers[value] = data
         return value
 
@@ -167,7 +172,7 @@ class GraphBuilder:
         node_name = _unique(self._node_names, name or (self.scoped(op.name) if self._scope else op.name))
         try:
             if len(operands) != len(op.inputs) or None in operands:
-                op.check_arity(len(operands), [v is None for v in operands])
+                op.check_arity(len(operands), [v is None for v in operands], attributes)
             complete = op.plain(op.complete(attributes))
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
@@ -423,13 +428,25 @@ class GraphBuilder:
         return tuple(operands)
 
 
+def built(name: str, value: Any) -> Graph:
+    """The value, which is a graph.
+
+    Raises:
+        InputError: it is something else, as the builder of one.
+    """
+    if isinstance(value, Graph):
+        return value
+    advice = "; give what its build() returns" if isinstance(value, GraphBuilder) else ""
+    raise InputError(f"{name} is {checks.shown(value)}; expected a Graph{advice}")
+
+
 def _check_axes(what: str, shape: Shape) -> None:
     if len(shape) > MOST_AXES:
         raise InputError(f"{what} has {len(shape)} axes; at most {MOST_AXES} are supported")
 
 
-def _type_of(array: Any) -> TensorType:
-    data = checks.array("stored data", array)
+def _type_of(array: Any, name: str) -> TensorType:
+    data = checks.array(f"the data of {name!r}", array)
     return TensorType(as_dtype(data), tuple(data.shape))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -227,8 +228,14 @@ def _operators() -> Operators:
     return _source()
 
 
-def builder_of(op: str, inputs: Iterable[object]) -> Builder:
-    """The builder of the first value among the inputs of ``op``.
+def misplaced(attributes: Mapping[str, object]) -> str:
+    """What to do where an operand was given as an attribute, for messages; nothing without one."""
+    names = [name for name, item in attributes.items() if isinstance(item, Value)]
+    return f"; operands have no names in a call: give {names[0]!r} by its position" if names else ""
+
+
+def builder_of(op: str, inputs: Sequence[object], attributes: Mapping[str, object] = MappingProxyType({})) -> Builder:
+    """The builder of the first value among the inputs of ``op``; ``attributes`` are for messages.
 
     Raises:
         ModelError: that value belongs to a finished graph.
@@ -239,4 +246,7 @@ def builder_of(op: str, inputs: Iterable[object]) -> Builder:
             if item.builder is None:
                 raise ModelError(f"{op}: value {item.name!r} belongs to a finished graph")
             return item.builder
-    raise InputError(f"{op}: none of its inputs is a value of a graph; use the builder's add() for a source")
+    advice = misplaced(attributes) or "; use the builder's add() for a source"
+    if any(isinstance(item, (list, tuple)) and any(isinstance(v, Value) for v in item) for item in inputs):
+        advice = f"; operands are no list: give them one by one, {op}(a, b)"
+    raise InputError(f"{op}: none of its inputs is a value of a graph{advice}")

@@ -111,7 +111,9 @@ class Evaluator:
 
     def _terms(self, batch: Batch) -> Mapping[str, Array]:
         """The terms of a batch in inference mode."""
-        return self.programs.evaluate(self._arguments(batch))
+        arguments = self._arguments(batch)
+        with self.objective.naming_samples(batch):
+            return self.programs.evaluate(arguments)
 
     def _evaluated(
         self, data: Any, batch_size: int, terms_of: Callable[[Batch], Mapping[str, Array]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -20,7 +21,7 @@ from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
-from .data.batch import refuse_nan
+from .data.batch import Batch, refuse_nan
 from .losses.before import before
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
 from .metrics import Gathered, Metric
@@ -136,8 +137,7 @@ class Objective:
                 if key in entries:
                     entries[key] = np.asarray(arrays[key], kind)
             if allowed is not None:
-                key = entry.keys[0]
-                allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", arrays[key], indices)
+                self._refuse_others(allowed, entry, arrays, indices)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
@@ -145,10 +145,14 @@ class Objective:
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
             size = samples(array.shape for array in arrays.values())
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
-                raise InputError(
-                    f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
-                )
+                raise InputError(_unfit(weight, size, indices))
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
+
+    def _refuse_others(
+        self, allowed: Allowed, entry: WeightedLoss, arrays: Mapping[str, Array], indices: Array | None
+    ) -> None:
+        key = entry.keys[0]
+        allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", arrays[key], indices)
 
     def _wanted(self, form: tuple[Any, ...], arrays: Mapping[str, Array]) -> _Wanted:
         """The dtypes that a loss wants of entries of this form, by key, and the labels it allows.
@@ -164,6 +168,22 @@ class Objective:
         kinds = [type_.dtype.numpy for type_ in (target.labels, *target.entries)]
         found = self._seen[form] = tuple(zip(entry.keys, kinds, strict=False)), target.allowed
         return found
+
+    @contextlib.contextmanager
+    def naming_samples(self, batch: Batch) -> Iterator[None]:
+        """A context in which a kernel's error about labels of this batch becomes one that names the sample."""
+        try:
+            yield
+        except InputError as error:
+            for entry in self._weighted_losses:
+                types = {key: TensorType(dtype(array), array.shape) for key, array in batch.arrays.items()}
+                known = entry.target({name: self._outputs[name].type for name in entry.outputs}, types).checked
+                if known is not None:
+                    try:
+                        self._refuse_others(known, entry, batch.arrays, batch.indices)
+                    except InputError as named:
+                        raise named from error
+            raise
 
     def on(self, graph: Graph) -> Graph:
         """The model's graph, made for some inputs alone, with what the loss reads among its outputs.
@@ -284,6 +304,15 @@ def _arguments(stored: Sequence[str]) -> dict[str, str]:
             given += "'"
         found[name] = given
     return found
+
+
+def _unfit(weight: Array, size: int, indices: Array | None) -> str:
+    """What is wrong with weights of samples."""
+    if weight.shape != (size,):
+        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
+    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
+    number = row if indices is None else int(indices[row])
+    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:

@@ -336,3 +336,21 @@ def test_a_number_beside_a_condition_has_the_dtype_of_the_other_operand():
     g.output("y", df.ops.where(df.ops.less(x, 0.0), 0.5, x))
     found = df.Session(g.build(), devices=["numpy"]).run({"x": np.array([-1, 2, -3], np.float32)})["y"]
     np.testing.assert_array_equal(found, np.array([0.5, 2, 0.5], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda x: df.ops.relu(x=x),
+            "relu: none of its inputs is a value.*; operands have no names in a call: give 'x'",
+        ),
+        (lambda x: df.ops.matmul(x, b=x), "matmul: input 'b' is missing; operands have no names in a call: give 'b'"),
+        (lambda x: df.ops.softmax(x, y=x), "unknown attribute 'y'; it has: axis; operands have no names.*give 'y'"),
+        (lambda x: df.ops.concat([x, x], axis=0), r"operands are no list: give them one by one, concat\(a, b\)"),
+        (lambda x: df.ops.reshape(x, shape=(-1,)), r"give every size, .*e.g. x.shape\[0\]; x.reshape\(...\)"),
+    ],
+    ids=["relu", "matmul", "softmax", "concat", "reshape"],
+)
+def test_operands_are_given_by_position(call, says):
+    refused(call, says)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...host import checks
 from ...ir.dims import Dim, Size
 from ...ir.value import Value, ValueLike, refuse_bool
 from ..arithmetic import add, div, mul, neg, pow_, sub
@@ -67,6 +68,8 @@ def _operand(name: str, item: ValueLike, like: Value) -> Value:
         given = np.asarray(item)
     except ValueError:  # rows of different lengths
         given = np.empty((), object)
+    except Exception:  # of an object that refuses
+        given = checks.array(f"{name} of {like.name!r}: an operand", item)
     known = given.dtype.kind in "biuf" or given.dtype == dtype.numpy
     with np.errstate(all="ignore"):
         array = given.astype(dtype.numpy) if known else given

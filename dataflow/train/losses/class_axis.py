@@ -11,6 +11,7 @@ from ... import ops
 from ...errors import InputError
 from ...ir.types import DType, TensorType
 from ...ir.value import Value
+from .loss import Allowed
 from .terms import alike, constant, zero
 
 
@@ -123,6 +124,12 @@ def beside(flags: Value, output: TensorType, axis: int) -> Value:
     shape = tuple(1 if i == axis else n for i, n in enumerate(output.shape))
     found: Value = ops.reshape(flags, shape=shape)
     return found
+
+
+def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
+    """The class numbers that labels may be, where the number of classes is known."""
+    classes = output.shape[axis]
+    return Allowed(0, classes - 1, ignored) if isinstance(classes, int) else Allowed(0, besides=ignored)
 
 
 def _chosen(name: str, axis: int, output: TensorType) -> int:
