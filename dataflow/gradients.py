@@ -86,7 +86,7 @@ def value_and_grad(
     if len(names) != 1:
         raise InputError(f"value_and_grad: the graph has the outputs {', '.join(names)}; name one by of=")
     value = graph.outputs[names[0]]
-    if value.type.shape not in ((), (1,)) or not value.type.dtype.is_float:
+    if any(size != 1 for size in value.type.shape) or not value.type.dtype.is_float:
         raise InputError(f"value_and_grad: output {names[0]!r} is {value.type}; expected one float, a sum or mean")
     known = {v.name: v for v in (*graph.inputs, *graph.initializers) if v.type.dtype.is_float}
     trainable = [v.name for v, data in graph.initializers.items() if data.trainable and v.name in known]

@@ -16,6 +16,8 @@ from .host.class_names import class_names
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
+from .host.named import Named
+from .ir.builder import built
 from .ir.edits import Edit, dropped, edited
 from .ir.graph import Graph, with_data_of
 from .ir.specialize import Form, Given, Listed, Specialize, Wanted
@@ -95,7 +97,7 @@ class Model(Editable):
         specialize: Specialize | None = None,
         metadata: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.graph = graph
+        self.graph = built("Model: the graph", graph)
         self.metadata = dict(metadata)
         self.source = source
         self.specialize = specialize
@@ -160,7 +162,7 @@ class Model(Editable):
         for value, data in self.graph.initializers.items():
             if data.role != "constant" or (value.type.dtype.is_float and value.type.elements > 1):
                 found[value.name] = Parameter(self, value, self.aliases.get(value.name, ()))
-        return MappingProxyType(found)
+        return MappingProxyType(Named("parameter", found))
 
     def arrays(self) -> dict[str, Array]:
         """The newest data of every initializer, by name, all of one step; read-only arrays."""

@@ -149,7 +149,7 @@ class _Layer:
         found = checks.array(f"nn: {self._name}.{name}", array)
         if found.shape != sizes:
             raise InputError(f"nn: {self._name}.{name} is {list(found.shape)}; expected {list(sizes)}")
-        return self._g.parameter(f"{self._g.scoped(self._name)}/{name}", found)
+        return self._g.parameter(f"{self._name}/{name}", found)
 
 
 def _size(what: str, x: Value, axis: int) -> int:

@@ -51,6 +51,18 @@ def test_layers_refuse_what_does_not_fit() -> None:
         df.nn.linear(g, y, 3)
 
 
+def test_parameters_by_hand_are_named_within_scopes() -> None:
+    g = df.GraphBuilder()
+    y = x = g.input("x", df.float32, (2, 3))
+    for scope in ("a", "b"):
+        with g.scope(scope), g.scope("inner"):
+            y = y * g.parameter("w", np.ones(3, np.float32))
+            y = df.nn.linear(g, y, 3, bias=False)
+    g.output("y", y + x * g.initializer("w", np.ones(3, np.float32)))
+    names = [f"{scope}/inner/{name}" for scope in ("a", "b") for name in ("w", "linear/weight")]
+    assert [*df.Model(g.build()).parameters] == [*names, "w"]
+
+
 INITS = {
     "normal": (df.init.normal, {"mean": 1.0, "deviation": 2.0}, 1.0, 2.0),
     "truncated_normal": (df.init.truncated_normal, {"deviation": 2.0}, 0.0, 2 * 0.8796),
@@ -154,7 +166,20 @@ def test_values_and_gradients_refuse_what_does_not_fit() -> None:
     with pytest.raises(df.InputError, match=r"there is an output 'grad\.x' already; give another prefix="):
         df.value_and_grad(df.value_and_grad(graph, "x"), "x", of="loss")
     g = df.GraphBuilder()
-    x = g.input("x", df.float32, (2, 3))
+    x = g.input("x", df.float32, ("n", 3))
     g.output("y", ops.sin(x))
-    with pytest.raises(df.InputError, match="expected one float, a sum or mean"):
-        df.value_and_grad(g.build())
+    g.output("rows", ops.reduce_sum(x, axes=(1,), keepdims=True))
+    for of in ("y", "rows"):
+        with pytest.raises(df.InputError, match="expected one float, a sum or mean"):
+            df.value_and_grad(g.build(), of=of)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_the_output_that_is_differentiated_has_one_element_whatever_its_rank(shape: tuple[int, ...]) -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 3))
+    g.output("y", ops.reshape(ops.reduce_sum(x * x, axes=(0, 1), keepdims=False), shape=shape))
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = df.Session(df.value_and_grad(g.build())).run({"x": array})
+    assert found["y"].shape == shape
+    np.testing.assert_array_equal(found["grad.x"], 2 * array)

@@ -18,6 +18,7 @@ from dataflow import ops
 from dataflow.cli import main as cli
 from dataflow.cli import plugin as plugin_commands
 from dataflow.cli import roofline
+from dataflow.cli.advice import OPTIONS
 from dataflow.cli.data_options import data_arguments
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
@@ -576,3 +577,18 @@ def test_finetune_updates_statistics_and_trains_through_quantization(run: Any, d
     assert result.json["trained"] == ["w", "scale", "bias"]
     before, after = (df.load(tmp_path / f"{name}.onnx").parameters["mean"].array for name in ("plain", "both"))
     assert not before.any() and after.any()
+
+
+def test_advice_names_options_of_the_command_line(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    with np.load(data) as file:
+        np.savez(tmp_path / "other.npz", z=file["x"], labels=file["labels"])
+    result = run("finetune", model, "--data", tmp_path / "other.npz", "-o", tmp_path / "out.mlp")
+    assert result.code == 2 and "--map old=new renames" in result.err and "Dataset(" not in result.err
+    result = run("finetune", model, "--data", data, "--lora", 2, "-o", tmp_path / "out.mlp")
+    assert result.code == 2 and "name the layers with --lora-targets" in result.err
+
+
+def test_the_advice_that_options_stand_for_is_given_somewhere() -> None:
+    sources = [path for path in Path(df.__file__).parent.rglob("*.py") if path.parent.name != "cli"]
+    text = "".join(re.sub(r'"\n\s*f?"', "", path.read_text()) for path in sources).replace("{option}=", "targets=")
+    assert [advice for advice in OPTIONS if advice not in text] == []

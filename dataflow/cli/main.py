@@ -20,6 +20,7 @@ from ..errors import DataflowError, DeviceError, InputError, ModelError
 from ..model import Model
 from ..version import VERSION
 from .adapter_options import ADAPTERS, adapter_options, write
+from .advice import OptionsFormatter, in_options
 from .bench import bench
 from .compare import compare
 from .data_options import DATA, data_arguments, data_options
@@ -51,6 +52,7 @@ from .plugin import plugin
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and exits with its code."""
     log, shown = logging.getLogger("dataflow"), logging.StreamHandler(sys.stderr)
+    shown.setFormatter(OptionsFormatter())
     log.addHandler(shown)
     log.setLevel(logging.INFO)
     try:
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo("interrupted", err=True)
         code = INTERRUPTED
     except (DataflowError, OSError, MemoryError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {in_options(str(error))}", err=True)
         code = DEVICE if isinstance(error, (DeviceError, MemoryError)) else USER
     finally:
         log.removeHandler(shown)

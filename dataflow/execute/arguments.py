@@ -110,10 +110,8 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
             raise InputError(f"input {name!r}: expected {type_}, got numbers that don't fit: {error}") from None
     elif isinstance(given, np.ndarray):
         array = given
-    elif hasattr(given, "__dlpack__"):
-        array = np.from_dlpack(given)
     else:
-        array = np.asarray(given)
+        array = checks.borrowed(f"input {name!r}", given)
     if wanted.kind == "s" and array.dtype.kind in "UT":
         array = array.astype(object)
     if array.dtype != wanted.numpy:

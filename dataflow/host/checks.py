@@ -30,8 +30,12 @@ def instance(name: str, value: Any, *kinds: type) -> Any:
         InputError: it is something else.
     """
     if not isinstance(value, kinds):
-        raise InputError(f"{name} is {shown(value)}; expected a {' or '.join(kind.__name__ for kind in kinds)}")
+        raise InputError(f"{name} is {shown(value)}; expected {' or '.join(map(_article, kinds))}")
     return value
+
+
+def _article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
 def optional(name: str, value: Any, *kinds: type) -> Any:
@@ -108,7 +112,11 @@ def number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -
     """
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not fits or not (least <= value < below):
-        wanted = f"a finite number from {least:g} on" if below == math.inf else f"a number from {least:g} to {below:g}"
+        wanted = (
+            f"a finite number from {least:g} on"
+            if below == math.inf
+            else f"a number from {least:g} on, below {below:g}"
+        )
         raise InputError(f"{name} is {shown(value)}; expected {wanted}")
     try:
         return float(value)
@@ -136,5 +144,26 @@ def array(name: str, value: Any) -> np.ndarray[Any, Any]:
     """
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} is {shown(value)}, which is no array: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # anybody's code: whatever it raises is its reason
+        raise InputError(f"{name} is {shown(value)}, which is no array: {error}{_advice(value)}") from None
+
+
+def borrowed(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """The array that an object lends by DLPack or gives by ``__array__``.
+
+    Raises:
+        InputError: it does neither, as one that records gradients or is on a device that NumPy can't read.
+    """
+    try:
+        return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # anybody's code
+        raise InputError(f"{name}: {type(value).__name__} gives no array: {error}{_advice(value)}") from None
+
+
+def _advice(value: Any) -> str:
+    """What to do about an array of another library's that NumPy can't read."""
+    return "; convert it, e.g. with .detach().cpu().float().numpy()" if hasattr(value, "detach") else ""

@@ -23,7 +23,7 @@ from .sized_data import sized_scalar
 from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
-from .value import Value
+from .value import Value, refuse_bool
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -62,6 +62,11 @@ class GraphBuilder:
         for dim in dims:
             if isinstance(dim, (Dim, Traced)):
                 continue
+            if not hasattr(dim, "__index__") or isinstance(dim, bool):
+                raise InputError(
+                    f"input {name!r}: a size is {checks.shown(dim)}; expected a whole number, or a name for one that "
+                    "differs from run to run, e.g. 'batch'"
+                )
             if integer(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
         _check_axes(f"input {name!r}", dims)
@@ -70,12 +75,12 @@ class GraphBuilder:
         return value
 
     def parameter(self, name: str, array: Any, *, trainable: bool = True) -> Value:
-        """A stored tensor that training may change; see ``initializer``."""
-        return self.initializer(name, array, role="parameter", trainable=trainable)
+        """A stored tensor that training may change, named within the scopes around it; see ``initializer``."""
+        return self.initializer(self.scoped(name), array, role="parameter", trainable=trainable)
 
     def constant(self, array: Any, name: str = "constant") -> Value:
         """A stored tensor that never changes."""
-        return self._initialize(self.value(name, _type_of(array)), array, "constant", False)
+        return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False)
 
     def initializer(
         self,
@@ -91,7 +96,7 @@ class GraphBuilder:
         tensor of another library that shares its memory, changes the model until training has given it new weights:
         hand over ``array.copy()`` where that may happen.
         """
-        return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
+        return self._initialize(self.value(name, _type_of(array, name), exact=True), array, role, trainable)
 
     def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:
         plain = type(array) is np.ndarray
@@ -102,7 +107,7 @@ class GraphBuilder:
 
     def keep(self, name: str, data: Initializer) -> Value:
         """A stored tensor of another graph."""
-        value = self.value(name, _type_of(data.array), exact=True)
+        value = self.value(name, _type_of(data.array, name), exact=True)
         self._initializers[value] = data
         return value
 
@@ -172,7 +177,7 @@ class GraphBuilder:
         node_name = _unique(self._node_names, name or (self.scoped(op.name) if self._scope else op.name))
         try:
             if len(operands) != len(op.inputs) or None in operands:
-                op.check_arity(len(operands), [v is None for v in operands])
+                op.check_arity(len(operands), [v is None for v in operands], attributes)
             complete = op.plain(op.complete(attributes))
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
@@ -302,7 +307,7 @@ class GraphBuilder:
         return new
 
     def scope(self, name: str) -> _Scope:
-        """A context in which new nodes and parameters are named ``name/...``."""
+        """A context in which new nodes and parameters are named ``name/...``, but not what ``initializer`` stores."""
         return _Scope(self._scope, name)
 
     def scoped(self, name: str) -> str:
@@ -412,8 +417,8 @@ class GraphBuilder:
                 break
         else:
             return given  # type: ignore[return-value]  # as almost always
-        dtypes = [v.type.dtype for v in given if isinstance(v, Value)]
-        like = next((dtype for dtype in dtypes if dtype is not bool_), dtypes[0] if dtypes else None)
+        values = [v for v in given if isinstance(v, Value)]
+        like = next((v for v in values if v.type.dtype is not bool_), values[0] if values else None)
         operands: list[Value | None] = []
         for item in given:
             if item is None or isinstance(item, Value):
@@ -421,10 +426,23 @@ class GraphBuilder:
                     raise ModelError(f"{op.name}: value {item.name!r} belongs to another graph")
                 operands.append(item)
             elif isinstance(item, (bool, int, float)) and like is not None:
-                operands.append(self.scalar(item, like))
+                refuse_bool(op.name, like, item)
+                operands.append(self.scalar(item, like.type.dtype))
             else:
                 operands.append(self.constant(checks.array(f"{op.name}: an operand", item)))
         return tuple(operands)
+
+
+def built(name: str, value: Any) -> Graph:
+    """The value, which is a graph.
+
+    Raises:
+        InputError: it is something else, as the builder of one.
+    """
+    if isinstance(value, Graph):
+        return value
+    advice = "; give what its build() returns" if isinstance(value, GraphBuilder) else ""
+    raise InputError(f"{name} is {checks.shown(value)}; expected a Graph{advice}")
 
 
 def _check_axes(what: str, shape: Shape) -> None:
@@ -432,8 +450,8 @@ def _check_axes(what: str, shape: Shape) -> None:
         raise InputError(f"{what} has {len(shape)} axes; at most {MOST_AXES} are supported")
 
 
-def _type_of(array: Any) -> TensorType:
-    data = checks.array("stored data", array)
+def _type_of(array: Any, name: str) -> TensorType:
+    data = checks.array(f"the data of {name!r}", array)
     return TensorType(as_dtype(data), tuple(data.shape))
 
 

@@ -183,7 +183,8 @@ class Graph:
                 return value
         import difflib
 
-        near = difflib.get_close_matches(name, [v.name for v in self.values()], 3)
+        known = dict.fromkeys([*self.outputs, *(v.name for v in self.values())])  # an output's name may be another
+        near = difflib.get_close_matches(name, known, 3)
         raise ModelError(f"the graph has no value {name!r}; nearest: {', '.join(map(repr, near)) or 'none'}")
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..host import checks
 from .dims import Dim
 from .tracing import Traced
 from .types import Array, DType, TensorType
-from .value import Builder, Use, Value, builder_of
+from .value import Builder, Use, Value, builder_of, misplaced
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
@@ -155,7 +156,7 @@ class AnyOp:
         if not given.keys() <= self.attributes.keys():
             unknown = next(key for key in given if key not in self.attributes)
             known = ", ".join(self.attributes) or "none"
-            raise InputError(f"{self.name}: unknown attribute {unknown!r}; it has: {known}")
+            raise InputError(f"{self.name}: unknown attribute {unknown!r}; it has: {known}{misplaced(given)}")
         out: dict[str, Attribute] = {}
         for key, default in self.attributes.items():
             value = given.get(key, default)
@@ -210,15 +211,17 @@ class AnyOp:
             return value
         raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected numbers, text or a dtype")
 
-    def check_arity(self, count: int, absent: Sequence[bool]) -> None:
-        """Raises InputError when ``count`` inputs, some absent, don't fit the declaration."""
+    def check_arity(
+        self, count: int, absent: Sequence[bool], attributes: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Raises InputError when ``count`` inputs, some absent, don't fit the declaration; attributes for messages."""
         variadic = bool(self.inputs) and self.inputs[-1].endswith("*")
         if count > len(self.inputs) and not variadic:
             raise InputError(f"{self.name}: takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {count}")
         for index, declared in enumerate(self.inputs):
             missing = index >= count or absent[index]
             if missing and not declared.endswith(("?", "*")):
-                raise InputError(f"{self.name}: input {declared!r} is missing")
+                raise InputError(f"{self.name}: input {declared!r} is missing{misplaced(attributes)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +247,7 @@ class Op(AnyOp):
         Raises:
             InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
         """
-        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        node = builder_of(self.name, inputs, attributes).add(self, inputs, attributes, bodies=bodies, name=name)
         result = node.outputs[0]
         assert result is not None
         return result
@@ -269,7 +272,7 @@ class MultiOp(AnyOp):
         Raises:
             InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
         """
-        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        node = builder_of(self.name, inputs, attributes).add(self, inputs, attributes, bodies=bodies, name=name)
         named = zip(node.outputs, self.output_names(node), strict=True)
         return tuple(value for value, declared in named if value is not None and declared[0] != "+")
 

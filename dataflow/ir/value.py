@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
@@ -87,6 +88,20 @@ class Value:
             "use df.ops.where(condition, a, b) to choose between tensors"
         )
 
+    # == and != are those of objects, since values are keys. No order of tensors has a truth value either.
+
+    def __lt__(self, other: object) -> NoReturn:
+        _refuse_order(self, "less")
+
+    def __le__(self, other: object) -> NoReturn:
+        _refuse_order(self, "less_equal")
+
+    def __gt__(self, other: object) -> NoReturn:
+        _refuse_order(self, "greater")
+
+    def __ge__(self, other: object) -> NoReturn:
+        _refuse_order(self, "greater_equal")
+
     # Operators build nodes of ops, which are declared above this room: see install_operators. NumPy leaves them to us;
     # a value is no sequence.
     __array_ufunc__: ClassVar[None] = None
@@ -152,6 +167,23 @@ class Value:
         return _operators().reduced("reduce_mean", self, axes, keepdims)
 
 
+def _refuse_order(value: Value, op: str) -> NoReturn:
+    raise TypeError(
+        f"value {value.name!r} is a node's result, which <, <=, > and >= don't compare; use df.ops.{op}(x, y), and "
+        "df.ops.where(condition, a, b) or df.ops.cast with what it gives"
+    )
+
+
+def refuse_bool(op: str, like: Value | None, item: object) -> None:
+    """Raises InputError where the operand beside a value of numbers is a bool of Python, as == of values gives it."""
+    if type(item) is bool and like is not None and like.type.dtype.kind != "b":
+        raise InputError(
+            f"{op} of {like.name!r}, which is {like.type}, and {item}: a bool of Python is no number here, and == and "
+            "!= of values only ask whether they are the same object; compare elements with df.ops.equal(x, y), and "
+            "df.ops.logical_not of that, and choose with df.ops.where(condition, a, b) or make a mask with df.ops.cast"
+        )
+
+
 ValueLike = Value | complex | np.generic | Array | Sequence[Any]
 """An operand as users write it."""
 
@@ -196,8 +228,14 @@ def _operators() -> Operators:
     return _source()
 
 
-def builder_of(op: str, inputs: Iterable[object]) -> Builder:
-    """The builder of the first value among the inputs of ``op``.
+def misplaced(attributes: Mapping[str, object]) -> str:
+    """What to do where an operand was given as an attribute, for messages; nothing without one."""
+    names = [name for name, item in attributes.items() if isinstance(item, Value)]
+    return f"; operands have no names in a call: give {names[0]!r} by its position" if names else ""
+
+
+def builder_of(op: str, inputs: Sequence[object], attributes: Mapping[str, object] = MappingProxyType({})) -> Builder:
+    """The builder of the first value among the inputs of ``op``; ``attributes`` are for messages.
 
     Raises:
         ModelError: that value belongs to a finished graph.
@@ -208,4 +246,7 @@ def builder_of(op: str, inputs: Iterable[object]) -> Builder:
             if item.builder is None:
                 raise ModelError(f"{op}: value {item.name!r} belongs to a finished graph")
             return item.builder
-    raise InputError(f"{op}: none of its inputs is a value of a graph; use the builder's add() for a source")
+    advice = misplaced(attributes) or "; use the builder's add() for a source"
+    if any(isinstance(item, (list, tuple)) and any(isinstance(v, Value) for v in item) for item in inputs):
+        advice = f"; operands are no list: give them one by one, {op}(a, b)"
+    raise InputError(f"{op}: none of its inputs is a value of a graph{advice}")

@@ -230,7 +230,10 @@ def need_shape(name: str, shape: Shape) -> None:
     """Raises InputError where ``shape``, an attribute, has a negative size."""
     wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
     if wrong:
-        raise InputError(f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
+        raise InputError(
+            f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size, which may be that "
+            "of a value, e.g. x.shape[0]; x.reshape(...) finds one that is -1"
+        )
 
 
 def need_number(name: str, *types: TensorType) -> None:

@@ -67,6 +67,7 @@ class BatchObjective:
         types: of all entries of a batch.
         extra: of those that are no inputs of the model.
         size: number of samples.
+        arguments: by key the name of a program's input, where it is another.
     """
 
     chosen: Build | None
@@ -77,9 +78,10 @@ class BatchObjective:
     types: Mapping[str, TensorType]
     extra: Mapping[str, TensorType]
     size: int
+    arguments: Mapping[str, str]
 
     def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-        """The batch entries beside the model's inputs.
+        """The batch entries beside the model's inputs, by the names of a program's inputs.
 
         Args:
             outputs: types of the model's outputs for that batch.
@@ -89,10 +91,23 @@ class BatchObjective:
         """
         for entry in self.losses:
             entry.target(outputs, self.types)
-        return self.extra
+        return {self.arguments.get(key, key): type_ for key, type_ in self.extra.items()}
 
     def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
-        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
+        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric.
+
+        Args:
+            g: gets their nodes.
+            outputs: the model's, by name.
+            batch: the entries, by the names of a program's inputs.
+        """
+        return self._terms_of(g, outputs, self._by_key(batch))
+
+    def _by_key(self, batch: Mapping[str, Value]) -> dict[str, Value]:
+        keys = {self.arguments.get(key, key): key for key in self.types}
+        return {keys.get(name, name): value for name, value in batch.items()}
+
+    def _terms_of(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
         sample_weight = batch.get(SAMPLE_WEIGHT)
         each: dict[str, tuple[Value, Value]] = {}
         if self.chosen is not None:
@@ -121,7 +136,8 @@ class BatchObjective:
         self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]
     ) -> dict[str, Value]:
         """The same, and what metrics that are no means want of a batch: ``name:0``, ``name:1``, ..."""
-        terms = self.build(g, outputs, batch)
+        batch = self._by_key(batch)
+        terms = self._terms_of(g, outputs, batch)
         for name, metric, index in self.gathered:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)

@@ -92,11 +92,14 @@ class Claim:
         """Makes the folder and claims it.
 
         Raises:
-            InputError: another run writes there.
+            InputError: another run writes there, or it is a file.
             OSError: the folder can't be made or written.
         """
         folder = self._folder
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(f"{folder}: it, or what it lies in, is a file; checkpoints need a folder") from None
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "checkpoints can't be written here", str(folder))
         with InterruptsHeld():

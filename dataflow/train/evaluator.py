@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
-import numpy as np
-
 from ..errors import InputError, ModelError
+from ..execute.arguments import named_inputs
 from ..execute.execution import Execution
 from ..host import checks
 from ..ir.types import Array
@@ -23,7 +22,7 @@ from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
-from .prediction import chosen_outputs, is_dataset, predictions
+from .prediction import cast, chosen_outputs, is_dataset, predictions
 from .programs import Programs
 from .tied_weights import Tie
 
@@ -112,7 +111,9 @@ class Evaluator:
 
     def _terms(self, batch: Batch) -> Mapping[str, Array]:
         """The terms of a batch in inference mode."""
-        return self.programs.evaluate(self._arguments(batch))
+        arguments = self._arguments(batch)
+        with self.objective.naming_samples(batch):
+            return self.programs.evaluate(arguments)
 
     def _evaluated(
         self, data: Any, batch_size: int, terms_of: Callable[[Batch], Mapping[str, Array]]
@@ -143,7 +144,8 @@ class Evaluator:
         """The model's outputs with the newest weights, by name.
 
         Args:
-            inputs: arrays of one run, as for ``Session.run``; or a Dataset, or what one is made of, read in batches.
+            inputs: arrays of one run, as for ``Session.run``, and floats of other widths; or a Dataset, or what one
+                is made of, read in batches.
             batch_size: samples per run; where it is given, arrays are read in batches too. By default 32.
             outputs: names of some of the model's outputs.
             progress: in batches; as for ``fit``.
@@ -162,10 +164,11 @@ class Evaluator:
 
         with self.model.lock:
             self._check_open()
-            if not is_dataset(inputs, batch_size):
-                return run(inputs)
-            types = {name: self._graph.outputs[name].type for name in names}
             declared, keys = self._graph.inputs, self.objective.keys
+            if not is_dataset(inputs, batch_size):
+                given = named_inputs(declared, inputs)
+                return run({name: cast(name, type_, given[name]) for name, type_ in self._inputs.items()})
+            types = {name: self._graph.outputs[name].type for name in names}
             return predictions(run, declared, types, inputs, keys, batch_size, progress)
 
     @property
@@ -207,9 +210,10 @@ class Evaluator:
         """What the programs read, checked and in the right dtypes."""
         known = batch.arrays if self.objective.open else (SAMPLE_WEIGHT,)
         check_keys(batch.arrays, self.tuple_keys, known)
-        found = {name: _cast(name, batch.arrays[name], type_) for name, type_ in self._inputs.items()}
+        found = {name: cast(name, type_, batch.arrays[name]) for name, type_ in self._inputs.items()}
         found |= self.objective.prepare(batch.arrays, batch.indices)
-        return {name: found[name] for name in batch.arrays if name in found}
+        names = self.objective.arguments
+        return {names.get(key, key): found[key] for key in batch.arrays if key in found}
 
     def described(self) -> str:
         """How much is trained."""
@@ -264,20 +268,4 @@ def _values(terms: Mapping[str, Array], name: str) -> list[Array]:
     found: list[Array] = []
     while (key := f"{name}:{len(found)}") in terms:
         found.append(terms[key])
-    return found
-
-
-def _cast(name: str, array: Array, type_: Any) -> Array:
-    """The array in the input's dtype, where numpy calls the conversion one of the same kind."""
-    wanted = type_.dtype.numpy
-    if array.dtype == wanted:
-        return array
-    if not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise InputError(
-            f"input {name!r}: expected {type_}, got {array.dtype}; convert it with .astype(np.{type_.dtype})"
-        )
-    found = array.astype(wanted)
-    if wanted.kind in "iu" and array.dtype.kind in "iu" and not np.array_equal(found, array):
-        wrong = int(array[found != array].flat[0])
-        raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")
     return found

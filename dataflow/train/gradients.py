@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..host import checks
+from ..host.named import unknown_name
 from ..ir.types import Array
 from .programs import Programs
 
@@ -58,4 +59,4 @@ class Gradients(Mapping[str, Array]):
         if not self._pending():
             raise InputError("gradients: there are none between update() and the next backward()")
         if name not in self._programs.trained:
-            raise KeyError(name)
+            raise unknown_name("gradient of a trained parameter", name, self._programs.trained)

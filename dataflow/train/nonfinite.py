@@ -56,11 +56,21 @@ class NonFiniteLoss(DataflowError):
         super().__init__(f"{what}; {left}; {advice}")
 
 
-def first_bad(model: Model, trainable: Sequence[str], how: Execution, arguments: Mapping[str, Array]) -> str | None:
-    """The first node of the model whose result is not finite for these inputs, or a parameter that isn't."""
+def first_bad(
+    model: Model, trainable: Sequence[str], how: Execution, arguments: Mapping[str, Array], steps: int
+) -> str | None:
+    """The first node of the model whose result is not finite for these inputs, or a parameter that isn't.
+
+    Args:
+        model: that is trained.
+        trainable: names of parameters.
+        how: devices, and how they run.
+        arguments: of the batch.
+        steps: updates done.
+    """
     for name in trainable:
         if not np.isfinite(model.parameters[name].array.astype(np.float64)).all():
-            return f"parameter {name!r}, which the last update made so"
+            return f"parameter {name!r}, which {'the last update made so' if steps else 'was so before any update'}"
     computed = [(v, node) for node in model.graph.nodes for v in node.outputs if v is not None]
     made = {v.name: node for v, node in computed if v.type.dtype.is_float}
     session = Session(model, how.devices, threads=how.threads, registry=how.registry, limits=how.limits)

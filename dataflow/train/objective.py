@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -20,7 +21,7 @@ from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
-from .data.batch import refuse_nan
+from .data.batch import Batch, refuse_nan
 from .losses.before import before
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
 from .metrics import Gathered, Metric
@@ -44,6 +45,7 @@ class Objective:
         factors: of several losses, by name among the figures; empty where there is one.
         keys: the keys that a batch must have beside the model's inputs.
         open: True when a callable of the user's may read any key of a batch.
+        arguments: by key the name of a program's input, where a stored tensor of the model is called as the key is.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Objective:
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph
         self._inputs = tuple(model.inputs)
+        self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
         self._weighted_losses: list[WeightedLoss] = []
         if isinstance(loss, str):
@@ -123,19 +126,18 @@ class Objective:
             InputError: labels that don't fit the values, have a NaN, or are out of range.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for entry in self._weighted_losses:
-            form: tuple[Any, ...] = (id(entry),)
+        for index, entry in enumerate(self._weighted_losses):
+            form: tuple[Any, ...] = (index,)
             for key in entry.keys:
                 array = arrays[key]
                 form = (*form, array.dtype, array.shape)
-            wanted, allowed = self._seen.get(form) or self._wanted(form, entry, arrays)
+            wanted, allowed = self._seen.get(form) or self._wanted(form, arrays)
             for key, kind in wanted:
                 refuse_nan(key, arrays[key], indices)
                 if key in entries:
                     entries[key] = np.asarray(arrays[key], kind)
             if allowed is not None:
-                key = entry.keys[0]
-                allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", arrays[key], indices)
+                self._refuse_others(allowed, entry, arrays, indices)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
@@ -143,20 +145,45 @@ class Objective:
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
             size = samples(array.shape for array in arrays.values())
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
-                raise InputError(
-                    f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
-                )
+                raise InputError(_unfit(weight, size, indices))
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
-    def _wanted(self, form: tuple[Any, ...], entry: WeightedLoss, arrays: Mapping[str, Array]) -> _Wanted:
-        """The dtypes that a loss wants of entries of this form, by key, and the labels it allows."""
+    def _refuse_others(
+        self, allowed: Allowed, entry: WeightedLoss, arrays: Mapping[str, Array], indices: Array | None
+    ) -> None:
+        key = entry.keys[0]
+        allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", arrays[key], indices)
+
+    def _wanted(self, form: tuple[Any, ...], arrays: Mapping[str, Array]) -> _Wanted:
+        """The dtypes that a loss wants of entries of this form, by key, and the labels it allows.
+
+        The class axis that the first labels have is kept: those of another length may fit another axis as well.
+        """
+        entry = self._weighted_losses[form[0]]
         types = {key: TensorType(dtype(arrays[key]), arrays[key].shape) for key in entry.keys}
         target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
+        self._weighted_losses[form[0]] = dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis))
         if len(self._seen) >= MOST_FORMS:
             self._seen.clear()
         kinds = [type_.dtype.numpy for type_ in (target.labels, *target.entries)]
         found = self._seen[form] = tuple(zip(entry.keys, kinds, strict=False)), target.allowed
         return found
+
+    @contextlib.contextmanager
+    def naming_samples(self, batch: Batch) -> Iterator[None]:
+        """A context in which a kernel's error about labels of this batch becomes one that names the sample."""
+        try:
+            yield
+        except InputError as error:
+            for entry in self._weighted_losses:
+                types = {key: TensorType(dtype(array), array.shape) for key, array in batch.arrays.items()}
+                known = entry.target({name: self._outputs[name].type for name in entry.outputs}, types).checked
+                if known is not None:
+                    try:
+                        self._refuse_others(known, entry, batch.arrays, batch.indices)
+                    except InputError as named:
+                        raise named from error
+            raise
 
     def on(self, graph: Graph) -> Graph:
         """The model's graph, made for some inputs alone, with what the loss reads among its outputs.
@@ -188,13 +215,15 @@ class Objective:
         """
         losses = []
         declared = {name: value.type for name, value in self._outputs.items()}
+        keys = {name: key for key, name in self.arguments.items()}
+        types = {keys.get(name, name): type_ for name, type_ in types.items()}
         for entry in self._weighted_losses:
             target = entry.target(declared, types)
             losses.append(dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis)))
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
         size = samples(type_.sizes for type_ in types.values())
         return BatchObjective(
-            self._build, tuple(losses), self._metrics, self._gathered, self._free, types, entries, size
+            self._build, tuple(losses), self._metrics, self._gathered, self._free, types, entries, size, self.arguments
         )
 
     # ---- what the user chose --------------------------------------------------------------------------
@@ -264,6 +293,26 @@ class _Returned:
 
     def __call__(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Value:
         return outputs[self.name]
+
+
+def _arguments(stored: Sequence[str]) -> dict[str, str]:
+    """Names for inputs of programs instead of keys that are names of stored tensors."""
+    taken, found = set(stored), {}
+    for name in stored:
+        given = f"batch/{name}"
+        while given in taken:
+            given += "'"
+        found[name] = given
+    return found
+
+
+def _unfit(weight: Array, size: int, indices: Array | None) -> str:
+    """What is wrong with weights of samples."""
+    if weight.shape != (size,):
+        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
+    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
+    number = row if indices is None else int(indices[row])
+    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:

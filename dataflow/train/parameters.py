@@ -34,7 +34,8 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     default = [name for name, parameter in parameters.items() if parameter.trainable]
     given = [] if patterns is None else checks.texts("trainable", patterns)
     wanted = [p for p in given if not p.startswith("!")]
-    chosen = set() if wanted else set(default)
+    nothing = patterns is not None and not given
+    chosen = set() if wanted or nothing else set(default)
     for pattern in wanted:
         chosen |= _matching(model, pattern, default)
     for pattern in given:
@@ -43,7 +44,7 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     names = tuple(name for name in parameters if name in chosen)
     if not names:
         raise InputError(
-            f"nothing is left to train: {_described(given)}; the model has {len(parameters)} stored tensors, "
+            f"nothing is left to train: {_described(patterns, given)}; the model has {len(parameters)} stored tensors, "
             f"{len(default)} of them trainable by default{_hint(model.graph, default)}"
         )
     integers = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
@@ -66,8 +67,10 @@ def _hint(graph: Graph, default: Sequence[str]) -> str:
     return "; weights of few bits stay as they are: df.lora(model) trains adapters beside them"
 
 
-def _described(patterns: Sequence[str]) -> str:
-    return f"trainable={list(patterns)}" if patterns else "no parameter is trainable by default"
+def _described(chosen: object, patterns: Sequence[str]) -> str:
+    if chosen is None:
+        return "no parameter is trainable by default"
+    return f"trainable={list(patterns)}" + ("" if patterns else ", where None stands for all that are by default")
 
 
 def _matching(model: Model, pattern: str, default: Sequence[str]) -> set[str]:

@@ -73,12 +73,32 @@ def predictions(
         with closing(dataset.batches(size)) as batches:
             for number, batch in enumerate(batches):
                 check_keys(batch.arrays, types, batch.arrays)
-                arrays = {name: checked_array(name, type_, batch.arrays[name]) for name, type_ in types.items()}
+                arrays = {n: checked_array(n, type_, cast(n, type_, batch.arrays[n])) for n, type_ in types.items()}
                 found.add(batch, _run(run, arrays, batch.size, size if _fixed(inputs) else None))
                 bar.batch(0, number + 1, {})
     finally:
         bar.end()
     return found.arrays()
+
+
+def cast(name: str, type_: TensorType, given: Any) -> Any:
+    """An array of data in the input's dtype, where NumPy calls the conversion one of the same kind.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    wanted = type_.dtype.numpy
+    if not isinstance(given, np.ndarray) or given.dtype == wanted:
+        return given
+    if not np.can_cast(given.dtype, wanted, "same_kind"):
+        raise InputError(
+            f"input {name!r}: expected {type_}, got {given.dtype}; convert it with .astype(np.{type_.dtype})"
+        )
+    found = given.astype(wanted)
+    if wanted.kind in "iu" and given.dtype.kind in "iu" and not np.array_equal(found, given):
+        wrong = int(given[found != given].flat[0])
+        raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")
+    return found
 
 
 class _Rows:

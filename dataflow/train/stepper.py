@@ -97,7 +97,8 @@ class Stepper(LogicalBatch):
                     if may_wait and self._at_once and self._prepare(arguments):
                         self._prepared, self._pending = Prepared(batch, arguments, means), 1
                         return
-                    terms = self._gradients_of(arguments, counts)
+                    with self.objective.naming_samples(batch):
+                        terms = self._gradients_of(arguments, counts)
                     self._check_loss(terms, batch, arguments)
                     self._check_gradients(terms, batch)
                 joined = self._joined(terms)
@@ -139,7 +140,9 @@ class Stepper(LogicalBatch):
                 if name not in self._graph.outputs:
                     self._graph.find(name)
             try:
-                terms, values = self.programs.forward(arguments, first=self._pending == 0, values=names, **self._draw())
+                first = self._pending == 0
+                with self.objective.naming_samples(given):
+                    terms, values = self.programs.forward(arguments, first=first, values=names, **self._draw())
                 self._check_loss(terms, given, arguments)
                 self._forward = Forwarded(terms, given, arguments)
             except BaseException:

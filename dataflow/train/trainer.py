@@ -290,9 +290,8 @@ class Trainer(Changing):
         self._check_open()
         checks.number("val_split", val_split, 0.0, 1.0)
         checks.optional("early_stop", early_stop, EarlyStop)
-        if isinstance(callbacks, np.ndarray) or not isinstance(callbacks, Iterable):
-            raise InputError(f"callbacks is {checks.shown(callbacks)}; expected functions of an event")
-        called = [self.names.callback(callback) for callback in callbacks]
+        given = checks.entries("callbacks", callbacks, "a list of functions of an event, e.g. [df.callbacks.CSV(path)]")
+        called = [self.names.callback(callback) for callback in given]
         for callback in called:
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")

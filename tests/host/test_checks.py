@@ -272,3 +272,74 @@ def test_what_leaves_an_op_is_ours(name):
                 if text:
                     problems.append(f"{attribute}={silly} on {kind}: {text}")
     assert not problems[:20]
+
+
+class Recording:
+    """As a tensor of PyTorch's that records gradients."""
+
+    shape = (4, 6)
+
+    def detach(self):
+        raise AssertionError
+
+    def __dlpack__(self, **_):
+        raise BufferError("can't export")
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("can't call numpy()")
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda v: df.Session(model(), ["cpu"]).run({"x": v}), "input 'x': Recording gives no array: can't export"),
+        (lambda v: df.Session(model(), ["numpy"]).run(v), "input 'x': Recording gives no array"),
+        (lambda v: model().parameters["w"].set(v), "parameter 'w': the value is .* no array: can't call numpy"),
+        (lambda v: df.GraphBuilder().parameter("w", v), "the data of 'w' is .* no array: can't call numpy"),
+        (lambda v: df.GraphBuilder().input("x", df.float32, (4, 6)) + v, "add of 'x': an operand is .* no array"),
+        (lambda v: df.ops.add(df.GraphBuilder().input("x", df.float32, (4, 6)), v), "add: an operand is .* no array"),
+    ],
+    ids=["run", "run one", "set", "parameter", "operator", "op"],
+)
+def test_objects_that_refuse_to_be_arrays_are_refused_with_advice(call, where):
+    with pytest.raises(df.InputError, match=rf"{where}.*convert it, e.g. with .detach\(\).cpu\(\).float\(\).numpy\(\)"):
+        call(Recording())
+
+
+def test_unknown_names_are_key_errors_that_say_what_there_is():
+    parameters = model().parameters
+    with pytest.raises(KeyError) as caught:
+        parameters["v"]
+    assert isinstance(caught.value, df.InputError)
+    assert str(caught.value) == "there is no parameter 'v'; there are: 'w'"
+    assert parameters.get("v") is None and "v" not in parameters
+    with pytest.raises(df.InputError, match="there is no parameter 'ww'; nearest: 'w'"):
+        parameters["ww"]
+
+
+def test_a_builder_is_no_graph_yet():
+    with pytest.raises(df.InputError, match=r"expected a Graph; give what its build\(\) returns"):
+        df.Model(df.GraphBuilder())
+
+
+def test_names_near_an_unknown_one_are_those_of_outputs_too():
+    g = df.GraphBuilder()
+    g.output("logits", df.ops.relu(g.input("x", df.float32, (2,))))
+    with pytest.raises(df.ModelError, match="no value 'logit'; nearest: 'logits'"):
+        df.Session(g.build(), ["numpy"]).run(np.ones(2, np.float32), ["logit"])
+
+
+@pytest.mark.parametrize("size", [None, 1.5, True, (2,)])
+def test_sizes_of_an_input_are_numbers_or_names(size):
+    with pytest.raises(df.InputError, match=r"input 'x': a size is .*; expected a whole number, or a name.*'batch'$"):
+        df.GraphBuilder().input("x", df.float32, (size, 4))
+
+
+def test_numbers_below_one_say_so():
+    with pytest.raises(df.InputError, match=r"val_split is 1.0; expected a number from 0 on, below 1$"):
+        trainer().fit(BATCH, val_split=1.0)
+    with pytest.raises(df.InputError, match=r"early_stop is 3; expected an EarlyStop$"):
+        trainer().fit(BATCH, early_stop=3)

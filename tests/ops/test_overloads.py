@@ -100,6 +100,29 @@ def test_other_operands_are_refused(other):
         g.input("x", df.float32, (3,)) + other
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize(
+    "masked",
+    [
+        lambda x: x * (x != 0),
+        lambda x: (x == 0) + x,
+        lambda x: x - (x == 0),
+        lambda x: df.ops.mul(x, x != 0),
+        lambda x: df.ops.where(x == 0, 1, x),
+        lambda x: df.ops.add(True, x),
+    ],
+    ids=["operator", "left", "sub", "op", "where", "op-left"],
+)
+def test_bools_of_python_are_no_numbers_since_comparisons_of_values_give_them(masked, dtype):
+    refused(masked, r"of 'x', which is \w+\[3, 4\], and (True|False).*df.ops.equal\(x, y\).*df.ops.where", dtype=dtype)
+
+
+def test_bools_of_python_stand_beside_bools_and_arrays_of_them_beside_numbers():
+    found, _ = computed(lambda x: df.ops.logical_xor(x, True), np.array([True, False]))
+    assert found.tolist() == [False, True]
+    agrees(lambda x: x * np.array([True, False, True, True]), X)
+
+
 def test_dtypes_of_two_values_are_not_mixed():
     g = df.GraphBuilder()
     x, y = g.input("x", df.float32, (3,)), g.input("y", df.float64, (3,))
@@ -130,8 +153,12 @@ def test_comparison_is_identity_and_values_are_no_sequences():
     for use in (iter, tuple, lambda v: 1.0 in v):
         with pytest.raises(TypeError, match=r"not iterable|not a container"):
             use(x)
-    with pytest.raises(TypeError):
-        x < y  # noqa: B015
+    compared = {operator.lt: "less", operator.le: "less_equal", operator.gt: "greater", operator.ge: "greater_equal"}
+    for compare, name in compared.items():
+        with pytest.raises(TypeError, match=rf"'x' is a node's result.*use df.ops.{name}\(x, y\)"):
+            compare(x, y)
+        with pytest.raises(TypeError, match="which <, <=, > and >= don't compare"):
+            compare(0.5, x)
     with pytest.raises(TypeError, match="no truth value"):
         bool(x)
 
@@ -309,3 +336,21 @@ def test_a_number_beside_a_condition_has_the_dtype_of_the_other_operand():
     g.output("y", df.ops.where(df.ops.less(x, 0.0), 0.5, x))
     found = df.Session(g.build(), devices=["numpy"]).run({"x": np.array([-1, 2, -3], np.float32)})["y"]
     np.testing.assert_array_equal(found, np.array([0.5, 2, 0.5], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda x: df.ops.relu(x=x),
+            "relu: none of its inputs is a value.*; operands have no names in a call: give 'x'",
+        ),
+        (lambda x: df.ops.matmul(x, b=x), "matmul: input 'b' is missing; operands have no names in a call: give 'b'"),
+        (lambda x: df.ops.softmax(x, y=x), "unknown attribute 'y'; it has: axis; operands have no names.*give 'y'"),
+        (lambda x: df.ops.concat([x, x], axis=0), r"operands are no list: give them one by one, concat\(a, b\)"),
+        (lambda x: df.ops.reshape(x, shape=(-1,)), r"give every size, .*e.g. x.shape\[0\]; x.reshape\(...\)"),
+    ],
+    ids=["relu", "matmul", "softmax", "concat", "reshape"],
+)
+def test_operands_are_given_by_position(call, says):
+    refused(call, says)

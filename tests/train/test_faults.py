@@ -72,3 +72,61 @@ def test_targets_in_a_model_that_waits_for_its_inputs() -> None:
     for make in (lambda: df.lora(waiting(), targets="first"), lambda: df.quantize(waiting(), targets="first")):
         with pytest.raises(df.InputError, match="converted anew for each form of its inputs"):
             make()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", df.losses.CrossEntropy(class_weights=(1, 2, 3)), "focal"])
+def test_a_label_out_of_range_names_the_sample_wherever_it_is_found(loss: Any) -> None:
+    batch = data()
+    batch["labels"][23] = 6
+    says = r"'labels' for \w+ of sample {} is 6; expected 0 to 2, or -100$"
+    with df.Trainer(model(), loss, devices=["cpu"]) as trainer:
+        with pytest.raises(df.InputError, match=says.format(23)):
+            trainer.fit(batch, batch_size=8, progress=False)
+        with pytest.raises(df.InputError, match=says.format(23)):
+            trainer.evaluate(batch, batch_size=8)
+        shifted = {key: array[20:28] for key, array in batch.items()}
+        for call in (trainer.step, trainer.forward):
+            trainer.discard()
+            with pytest.raises(df.InputError, match=says.format(3)):
+                call(shifted)
+
+
+def test_a_weight_of_a_sample_that_is_negative_names_the_sample() -> None:
+    batch = data()
+    weights = np.ones(len(batch["x"]))
+    weights[5] = -2
+    with (
+        df.Trainer(model(), devices=["cpu"]) as trainer,
+        pytest.raises(df.InputError, match="'sample_weight' of sample 5 is -2; expected a finite number >= 0"),
+    ):
+        trainer.step({**batch, "sample_weight": weights})
+
+
+@pytest.mark.parametrize("callbacks", [print, "csv", 3])
+def test_callbacks_are_a_list(callbacks: Any) -> None:
+    with (
+        df.Trainer(model(), devices=["cpu"]) as trainer,
+        pytest.raises(df.InputError, match=r"callbacks is .*; expected a list of functions of an event, e.g. \["),
+    ):
+        trainer.fit(data(), callbacks=callbacks)
+
+
+def test_a_file_is_no_folder_for_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with (
+            df.Trainer(model(), devices=["cpu"]) as trainer,
+            pytest.raises(df.InputError, match="is a file; checkpoints need a folder"),
+        ):
+            trainer.fit(data(), checkpoint=folder, progress=False)
+
+
+def test_weights_that_are_not_finite_from_the_start_are_no_updates_fault() -> None:
+    made = model()
+    name = next(iter(made.parameters))
+    made.parameters[name].set(np.full_like(made.parameters[name].array, np.nan))
+    with (
+        df.Trainer(made, devices=["cpu"]) as trainer,
+        pytest.raises(df.NonFiniteLoss, match=f"parameter '{name}', which was so before any update"),
+    ):
+        trainer.step(data())

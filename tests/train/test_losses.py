@@ -310,3 +310,34 @@ def test_data_may_be_called_as_values_of_the_model() -> None:
         with df.Trainer(network(*names), losses, "sgd:lr=0.1") as trainer:
             found.append([trainer.step(data), trainer.step(data), trainer.evaluate(data)["loss"]])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("loss", [df.losses.CrossEntropy, df.losses.Focal, df.losses.Dice, df.losses.NLL])
+def test_the_class_axis_that_the_first_batch_shows_is_kept(loss: Any) -> None:
+    """Labels of as many positions as there are classes fit a second axis."""
+    random = np.random.default_rng(0)
+    batches = [
+        {"x": random.normal(size=(2, n, 4)).astype(np.float32), "labels": random.integers(0, 3, (2, n))}
+        for n in (5, 3, 4)
+    ]
+    found = []
+    for chosen in (loss(), loss(axis=2)):
+        g = df.GraphBuilder()
+        x = g.input("x", df.float32, ("B", "T", 4))
+        y = ops.matmul(x, g.parameter("w", np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)))
+        g.output("y", ops.log_softmax(y, axis=2))
+        with df.Trainer(df.Model(g.build()), chosen, "sgd:lr=0.1", devices=["cpu"]) as trainer:
+            if chosen.axis is None:
+                with pytest.raises(df.InputError, match="fit with the classes on any of the axes"):
+                    trainer.step(batches[1])
+            found.append([trainer.step(batch) for batch in batches])
+            with pytest.raises(df.InputError, match=r"labels int64\[2, 5\] don't fit.*with the classes on axis 2"):
+                trainer.step({"x": batches[1]["x"], "labels": batches[0]["labels"]})
+    assert found[0] == found[1]
+
+
+def test_a_chosen_class_axis_that_does_not_fit_the_labels_is_refused() -> None:
+    model = model_of((5, 7, 3), after=lambda x: ops.mul(x, x))
+    objective = Objective(model, df.losses.CrossEntropy(axis=1))
+    with pytest.raises(df.InputError, match=r"labels int64\[5, 7\] don't fit logits.*with the classes on axis 1"):
+        terms(objective, {"y": np.ones((5, 7, 3), np.float32)}, labels=np.zeros((5, 7), np.int64))

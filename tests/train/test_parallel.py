@@ -134,6 +134,19 @@ class Others:
         raise error
 
 
+class Sharing(Others):
+    """The same, of which the state may be shared out."""
+
+    def gather(self, text):
+        return [text] * 3
+
+    def sum_to(self, array, rank):
+        pass
+
+    def send(self, array, rank):
+        pass
+
+
 @pytest.mark.parametrize("samples", [1, 2, 3, 7, 64])
 def test_shares_make_up_the_batch(samples):
     batch = Batch({"x": np.arange(samples), "scalar": np.array(5)}, np.arange(samples) + 100)
@@ -191,6 +204,12 @@ def test_what_does_not_fit_is_refused():
         df.Trainer(small(), parallel=Others(), batch_norm="update")
     with pytest.raises(df.InputError, match="lacks the methods sum_to and send"):
         df.Trainer(small(), parallel=Others(), shard="gradients")
+    for given, says in (
+        ({"optimizer": df.optim.ScheduleFreeAdamW()}, "ScheduleFreeAdamW keeps an average.*take another optimizer"),
+        ({"average": "ema"}, "average= keeps an average.*leave it out"),
+    ):
+        with pytest.raises(df.InputError, match=says):
+            df.Trainer(small(), parallel=Sharing(), shard="optimizer", **given)
     with pytest.raises(df.InputError, match="shard is 'weights'"):
         df.Trainer(small(), shard="weights")
     with pytest.raises(df.InputError, match="expected 'data'"):

@@ -132,3 +132,15 @@ def test_evaluating_changes_nothing_and_needs_nothing_to_train():
     assert plain["loss"] == 0.0
     with pytest.raises(df.InputError, match="no loss 'fuzzy'"):
         df.evaluate(made, {"x": X}, "fuzzy")
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_predict_takes_floats_of_other_widths_as_training_does(batch_size):
+    wanted, exact = model()({"x": X})["y"], X.astype(np.float64)
+    with trainer() as made:
+        made.evaluate({"x": exact, "labels": X})
+        np.testing.assert_array_equal(made.predict({"x": exact}, batch_size=batch_size)["y"], wanted)
+        np.testing.assert_array_equal(made.predict(X.astype(np.float16), batch_size=batch_size)["y"], wanted)
+        with pytest.raises(df.InputError, match=r"input 'x': expected float32\[B, 2\], got.* complex64.*astype"):
+            made.predict({"x": X.astype(np.complex64)}, batch_size=batch_size)
+    np.testing.assert_array_equal(df.predict(model(), {"x": exact}, devices=["numpy"])["y"], wanted)

@@ -227,7 +227,7 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
     with linear() as trainer:
         trainer.forward(BATCH)
         trainer.backward()
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match="there is no gradient of a trained parameter 'v'; there are: 'w'"):
             trainer.gradients["v"]
         with pytest.raises(df.InputError, match=r"expected float32\[2, 1\], got float32\[2\]"):
             trainer.gradients["w"] = np.zeros(2, np.float32)

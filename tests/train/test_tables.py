@@ -246,3 +246,9 @@ def test_columns_may_be_mapped(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["x"][:3], [[8.6, 1.4, 0.2, 6], [10.2, 4.7, 1.4, 10], [9.6, 6.0, 2.5, 9]])
     few = df.Dataset(csv_file(tmp_path), label="species").filter(lambda row: row["a"] > 6)
     assert arrays(few)["labels"].tolist() == [1, 2] * 4
+
+
+def test_columns_of_text_that_leave_too_few_numbers_are_named(tmp_path: Path) -> None:
+    text = "a,b,c,d,labels\n1,2,x,3,0\n4,5,y,6,1\n"
+    with pytest.raises(df.InputError, match=r"wants 4 numbers per sample, and 'a', 'b', 'd' have 3; no numbers.*: 'c'"):
+        arrays(df.Dataset(csv_file(tmp_path, text)))

@@ -157,3 +157,9 @@ def test_the_table_of_parameters_is_made_as_often_for_many_as_for_few(monkeypatc
         with df.Trainer(df.Model(g.build()), "mse", df.optim.SGD(lr=0.1), devices=["numpy"]):
             counts.append(len(made))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("nothing", [[], ()])
+def test_an_empty_list_trains_nothing_which_is_refused(model: df.Model, nothing: object) -> None:
+    with pytest.raises(df.InputError, match=r"nothing is left to train: trainable=\[\], where None stands for all"):
+        select(model, nothing)  # type: ignore[arg-type]

@@ -63,6 +63,31 @@ def test_parameters_may_have_the_names_that_programs_use(clip_norm: float | None
     assert results[0][0][-1] < results[0][0][0]
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "callable"])
+def test_stored_tensors_may_be_called_as_entries_of_a_batch_are(loss: str) -> None:
+    random = np.random.default_rng(0)
+    x, labels = random.standard_normal((6, 3), np.float32), random.integers(0, 2, 6)
+    data = {"x": x, "labels": labels, "sample_weight": np.linspace(0.0, 1.0, 6)}
+
+    def function(g: df.GraphBuilder, outputs: Any, batch: Any) -> df.Value:
+        assert {*batch} == {*data}
+        return df.ops.softmax_cross_entropy(outputs["y"], batch["labels"], axis=1, ignore_index=-100)[0]
+
+    results = []
+    for names in (("w", "s", "t"), ("labels", "sample_weight", "batch/labels")):
+        g = df.GraphBuilder()
+        y = df.ops.matmul(g.input("x", df.float32, ("batch", 3)), g.parameter(names[0], np.ones((3, 2), np.float32)))
+        for name in names[1:]:
+            y = df.ops.mul(y, g.parameter(name, np.array([0.9, 1.0], np.float32)))
+        g.output("y", y)
+        chosen = function if loss == "callable" else loss
+        with df.Trainer(df.Model(g.build()), chosen, df.optim.SGD(lr=0.1), devices=["cpu"]) as trainer:
+            figures = [trainer.step(data), trainer.step({k: a[:4] for k, a in data.items()}), trainer.evaluate(data)]
+            arrays = [trainer.model.parameters[name].array.tolist() for name in names]
+        results.append((figures, arrays))
+    assert results[0] == results[1]
+
+
 def test_accumulated_micro_batches_equal_one_batch(linear: ModuleType) -> None:
     data = {**linear.data(64), "sample_weight": np.linspace(0, 3, 64)}
     at_once, accumulating = linear.trainer(), linear.trainer(accumulate=4)

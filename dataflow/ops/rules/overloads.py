@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...host import checks
 from ...ir.dims import Dim, Size
-from ...ir.value import Value, ValueLike
+from ...ir.value import Value, ValueLike, refuse_bool
 from ..arithmetic import add, div, mul, neg, pow_, sub
 from ..infer import normal_axis, product
 from ..linalg import matmul
@@ -61,11 +62,14 @@ def _operand(name: str, item: ValueLike, like: Value) -> Value:
     if isinstance(item, Value):
         return item
     assert like.builder is not None
+    refuse_bool(name, like, item)
     dtype = like.type.dtype
     try:
         given = np.asarray(item)
     except ValueError:  # rows of different lengths
         given = np.empty((), object)
+    except Exception:  # of an object that refuses
+        given = checks.array(f"{name} of {like.name!r}: an operand", item)
     known = given.dtype.kind in "biuf" or given.dtype == dtype.numpy
     with np.errstate(all="ignore"):
         array = given.astype(dtype.numpy) if known else given

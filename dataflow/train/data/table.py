@@ -217,9 +217,12 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
     if len(sizes) == len(wanted) and list(found.shape[1:]) != sizes:
         there = math.prod(found.shape[1:])
         if there != math.prod(sizes):
+            others = {name: column for name, column in columns.columns.items() if name not in names}
+            left = [name for name, column in others.items() if column.problem is not None or column.is_text]
+            also = f"; no numbers, and so left out: {listed(left)}" if left else ""
             raise InputError(
                 f"{columns.name}: the input {key!r} is {type_} and wants {math.prod(sizes)} numbers per sample, and "
-                f"{listed(names)} have {there}; choose with columns="
+                f"{listed(names)} have {there}{also}; choose with columns="
             )
         found = found.reshape(len(found), *sizes)
     return found.astype(dtype)

@@ -11,6 +11,7 @@ from ... import ops
 from ...errors import InputError
 from ...ir.types import DType, TensorType
 from ...ir.value import Value
+from .loss import Allowed
 from .terms import alike, constant, zero
 
 
@@ -27,7 +28,13 @@ def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorTy
         InputError: there is none, or several fit.
     """
     if axis is not None:
-        return _chosen(name, axis, output)
+        chosen = _chosen(name, axis, output)
+        if alike(without(output, chosen), labels.shape):
+            return chosen
+        raise InputError(
+            f"{name}: labels {labels} don't fit logits {output} with the classes on axis {chosen}; labels have the "
+            "logits' shape without that axis"
+        )
     found = [axis for axis in range(1, output.rank) if alike(without(output, axis), labels.shape)]
     if len(found) == 1:
         return found[0]
@@ -117,6 +124,12 @@ def beside(flags: Value, output: TensorType, axis: int) -> Value:
     shape = tuple(1 if i == axis else n for i, n in enumerate(output.shape))
     found: Value = ops.reshape(flags, shape=shape)
     return found
+
+
+def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
+    """The class numbers that labels may be, where the number of classes is known."""
+    classes = output.shape[axis]
+    return Allowed(0, classes - 1, ignored) if isinstance(classes, int) else Allowed(0, besides=ignored)
 
 
 def _chosen(name: str, axis: int, output: TensorType) -> int:

@@ -19,6 +19,7 @@ from .class_axis import (
     check_class_weights,
     class_axis,
     class_weights_of,
+    classes_of,
     need_class_numbers,
     weight_of_labels,
     without,
@@ -76,7 +77,8 @@ class CrossEntropy:
         else:
             need_class_numbers("cross_entropy", labels)
             axis = class_axis("cross_entropy", self.axis, output, labels)
-            found = Target(output, TensorType(int64, without(output, axis)), axis, self.ignore_index)
+            entry, known = TensorType(int64, without(output, axis)), classes_of(output, axis, self.ignore_index)
+            found = Target(output, entry, axis, self.ignore_index, checked=known)
         check_class_weights("cross_entropy", self.class_weights, output.shape[axis])
         return found
 

@@ -14,6 +14,7 @@ from .class_axis import (
     check_class_weights,
     class_axis,
     class_weights_of,
+    classes_of,
     need_class_numbers,
     weight_of_labels,
     without,
@@ -106,9 +107,3 @@ def divergence(t: Value, log_p: Value, axis: int, *, logarithms: bool) -> Value:
     terms = where_positive(t, ops.mul(t, ops.sub(log_t, log_p)))
     found: Value = ops.reduce_sum(terms, axes=(axis,), keepdims=0)
     return found
-
-
-def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
-    """The class numbers that labels may be, where the number of classes is known."""
-    classes = output.shape[axis]
-    return Allowed(0, classes - 1, ignored) if isinstance(classes, int) else Allowed(0, besides=ignored)

@@ -71,6 +71,7 @@ class Target:
         ignored: the label that doesn't count; -100, as in PyTorch, where a loss doesn't say.
         allowed: the values that the labels may have; None where a kernel checks them, or all are.
         entries: types of the further entries of the batch that the loss reads, in the order of its ``keys``.
+        checked: the values that the labels may have where a kernel checks them, whose error knows no samples.
     """
 
     output: TensorType
@@ -79,6 +80,7 @@ class Target:
     ignored: int = -100
     allowed: Allowed | None = None
     entries: tuple[TensorType, ...] = ()
+    checked: Allowed | None = None
 
 
 @runtime_checkable

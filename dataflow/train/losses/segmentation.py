@@ -14,11 +14,11 @@ from .class_axis import (
     beside,
     check_class_weights,
     class_axis,
+    classes_of,
     need_class_numbers,
     weight_of_labels,
     without,
 )
-from .distributions import classes_of
 from .loss import Allowed, Target
 from .terms import class_numbers, entry_shape, number, numbers, ones, pair, same_shape, upcast, zero
 
@@ -67,7 +67,8 @@ class Focal:
         if isinstance(self.alpha, float):
             raise InputError(f"focal: alpha is {self.alpha}; expected one number for each of the classes of {output}")
         check_class_weights("focal", self.alpha, output.shape[axis])
-        return Target(output, TensorType(int64, without(output, axis)), axis, self.ignore_index)
+        known = classes_of(output, axis, self.ignore_index)
+        return Target(output, TensorType(int64, without(output, axis)), axis, self.ignore_index, checked=known)
 
     def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """Alpha (1 - p)^gamma times the cross-entropy, and 1."""

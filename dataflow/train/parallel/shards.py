@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import InputError
 from ...host import checks
 from ...ir.types import Array
+from ..optimizers.averages import Averaged
 from ..optimizers.updates import Updates
 from .collectives import BUCKET, Collectives, Sharding
 
@@ -69,7 +70,12 @@ def shards_of(
     if not isinstance(collectives, Sharding):
         raise InputError(f"shard={shard!r}: {checks.shown(collectives)} lacks the methods sum_to and send")
     if any(tensor.slot.evaluated for tensor in updates.all_slots().values()):
-        raise InputError(f"shard={shard!r}: an average of the weights is read by every process; leave out average=")
+        averaged = any(isinstance(kind.rule, Averaged) for kind in updates.kinds)
+        made = "average=" if averaged else type(updates.rule).__name__
+        advice = "leave it out" if averaged else "take another optimizer"
+        raise InputError(
+            f"shard={shard!r}: {made} keeps an average of the weights, which every process reads; {advice}"
+        )
     if updates.clips and not updates.reads_squares:
         raise InputError(f"shard={shard!r}: norms of groups need all their gradients in one process; use clip_norm=")
     return Shards.of(sizes, collectives.rank, collectives.size, shard == "gradients")

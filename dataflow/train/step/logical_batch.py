@@ -323,6 +323,6 @@ class LogicalBatch(Evaluator):
         """See ``nonfinite.first_bad``."""
         averaged, self.programs.averaged = self.programs.averaged, False  # what was trained gave the loss
         try:
-            return first_bad(self.model, self.trainable, self.execution, arguments)
+            return first_bad(self.model, self.trainable, self.execution, arguments, self.steps)
         finally:
             self.programs.averaged = averaged
