@@ -46,7 +46,6 @@ TABLES: dict[str, list[Sample]] = {
     "gather": gather.SAMPLES,
     "scatter": scatter.SAMPLES,
     "linalg": linalg.SAMPLES,
-    "double": double.SAMPLES,
     "conv": conv.SAMPLES,
     "quantized": quantized.SAMPLES,
     "pool": pool.SAMPLES,
@@ -65,6 +64,7 @@ TABLES: dict[str, list[Sample]] = {
     "fused": fused.SAMPLES,
     "strings": strings.SAMPLES,
     "trees": trees.SAMPLES,
+    "double": double.SAMPLES,
 }
 """The samples of each family, by its name."""
 
