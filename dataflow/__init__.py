@@ -122,6 +122,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'dataflow' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What there is, without loading it."""
+    return sorted({*globals(), *_MODULES, *_NAMES})
+
+
 def get_include() -> str:
     """The folder of dataflow.h and dataflow_inline.h, for compilers."""
     from pathlib import Path

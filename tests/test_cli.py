@@ -514,6 +514,15 @@ def test_plugin_new_writes_a_package(run: Any, tmp_path: Path) -> None:
     assert run("plugin", "new", "lamp", "--kind", "lamp").code == 2
 
 
+def test_names_that_are_loaded_at_first_use_are_listed_without_loading_them() -> None:
+    code = "import sys, dataflow; print(*dir(dataflow)); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    listed, loaded = (set(line.split()) for line in done.stdout.splitlines())
+    assert {"Trainer", "Session", "load", "Dataset", "nn", "optim", "losses", "ops", "GraphBuilder", "Op"} <= listed
+    assert not {"dataflow.session", "dataflow.ops", "dataflow.optim"} & loaded
+    assert all(hasattr(df, name) for name in listed)
+
+
 def test_importing_dataflow_imports_neither_click_nor_rich() -> None:
     code = "import sys, dataflow; assert not {'click', 'rich', 'safetensors'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import InputError, PluginError
 from ..host import checks
 from .dims import Dim
+from .op_help import Declared, Documentation
 from .tracing import Traced
 from .types import Array, DType, TensorType
 from .value import Builder, Use, Value, builder_of, misplaced
@@ -275,6 +276,11 @@ class MultiOp(AnyOp):
         node = builder_of(self.name, inputs, attributes).add(self, inputs, attributes, bodies=bodies, name=name)
         named = zip(node.outputs, self.output_names(node), strict=True)
         return tuple(value for value, declared in named if value is not None and declared[0] != "+")
+
+
+for _kind in (AnyOp, Op, MultiOp):
+    _kind.__doc__ = Documentation(_kind.__doc__, REQUIRED)  # type: ignore[assignment]
+AnyOp.__signature__ = Declared(REQUIRED)  # type: ignore[attr-defined]
 
 
 def _results(outputs: Sequence[str]) -> int | None:

@@ -1,6 +1,7 @@
 """Declarations of the basic ops: shape rules, views and decompositions, against NumPy's own."""
 
 import importlib
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from dataflow.ir.value import Value
 from dataflow.ops import activation, arithmetic, linalg, reduce
 from dataflow.ops.gather import OPS as GATHER
 from dataflow.ops.shape import OPS as SHAPE
+from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 from dataflow_numpy.kernels import KERNELS
@@ -361,3 +363,18 @@ def test_an_axis_may_have_more_elements_than_its_indices_have_numbers():
 
     found = check_indices(np.array([-1, 2**31 - 1], np.int32), 2**32, "gather")
     assert found.tolist() == [2**32 - 1, 2**31 - 1]
+
+
+def test_every_op_shows_its_declaration_to_help() -> None:
+    for op in default_registry().ops.values():
+        found = inspect.signature(op)
+        assert op.doc.strip()[:20] in op.__doc__ and op.__doc__.startswith(f"{op.name}(")
+        assert [*found.parameters][: len(op.inputs)] == [name.rstrip("?*") for name in op.inputs]
+    assert (
+        str(inspect.signature(df.ops.conv)) == "(x, w, bias=None, /, *, strides, pads, dilations, groups=1, name=None)"
+    )
+    assert df.ops.relu.__doc__ == "relu(x, /, *, name=None) -> y\n\ny = max(x, 0)"
+    assert df.ops.softmax_cross_entropy.__doc__.split("\n")[0].endswith("-> loss")
+    inspect.signature(df.ops.concat).bind(1, 2, 3, axis=0)
+    assert [inspect.getdoc(kind).split()[0] for kind in (df.Op, df.MultiOp)] == ["A", "A"]
+    assert [*inspect.signature(df.Op).parameters][:3] == ["name", "inputs", "infer"]
