@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -11,6 +12,8 @@ from ..host import checks
 from ..ir.graph import Graph
 from ..ops.dynamic_shape import deferred
 from .layers import Layer, attention_layers
+
+_log = logging.getLogger("dataflow")
 
 
 def chosen(
@@ -49,7 +52,20 @@ def chosen(
                 found -= _matching(layers, pattern[1:], option)
         if not found:
             raise InputError(f"{option}={list(given)} leave no layer; candidates: {_listed(layers)}")
+    inside = _read_by_bodies(graph)
+    if inside:
+        _log.info(
+            "%s: layers in bodies of branches and loops stay as they are; stored matrices that they read: %d, first %s",
+            option, len(inside), inside[0],
+        )  # fmt: skip
     return [layer for layer in layers if layer.weight.name in found]
+
+
+def _read_by_bodies(graph: Graph) -> list[str]:
+    """Names of trained matrices that nodes with bodies read."""
+    trained = {value for value, data in graph.initializers.items() if data.trainable and value.type.rank > 1}
+    read = [value for node in graph.nodes if node.bodies for value in node.inputs]
+    return list(dict.fromkeys(value.name for value in read if value is not None and value in trained))
 
 
 def _matching(layers: Sequence[Layer], pattern: str, option: str) -> set[str]:

@@ -416,3 +416,19 @@ def test_rows_of_zeros_and_weights_without_elements_have_adapters(dora):
     for found in (model(given), merged(given)):
         for name, array in base(given).items():
             np.testing.assert_allclose(found[name], array, atol=1e-6)
+
+
+def test_layers_within_bodies_are_named_as_left_out(caplog):
+    body = df.GraphBuilder("step")
+    state, row = (body.input(name, df.float32, (4, 3)) for name in ("state", "row"))
+    weight = body.input("weight", df.float32, (3, 3))
+    body.output("state", df.ops.tanh(df.ops.add(df.ops.matmul(state, weight), row)))
+    g = df.GraphBuilder("net")
+    x, inner = g.input("x", df.float32, (5, 4, 3)), g.parameter("inner", np.eye(3, dtype=np.float32))
+    start = g.input("start", df.float32, (4, 3))
+    last, *_ = df.ops.scan(start, x, inner, n_carries=1, n_xs=1, bodies=(body.build(),))
+    g.output("y", df.ops.matmul(last, g.parameter("head", np.ones((3, 2), np.float32))))
+    with caplog.at_level("INFO", "dataflow"):
+        adapted = df.lora(df.Model(g.build()), rank=2, targets="*")
+    assert "stored matrices that they read: 1, first inner" in caplog.text
+    assert any("head" in name and "lora" in name for name in adapted.parameters)
