@@ -22,6 +22,7 @@ from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
+from .parameters import left_out
 from .prediction import cast, chosen_outputs, is_dataset, predictions
 from .programs import Programs
 from .tied_weights import Tie
@@ -216,7 +217,8 @@ class Evaluator:
         return {names.get(key, key): found[key] for key in batch.arrays if key in found}
 
     def described(self) -> str:
-        """How much is trained."""
+        """How much is trained, and what of a file's is not."""
+        left = left_out(self.model, self.trainable)
         parameters = self.model.parameters
         count = sum(parameters[name].type.elements for name in self.trainable)
         total = sum(p.type.elements for p in parameters.values())
@@ -225,6 +227,8 @@ class Evaluator:
             + ", ".join(self.trainable[:4])
             + (", ..." if len(self.trainable) > 4 else "")
             + "".join(f"; {name} with {tie.of}" for name, tie in self.ties.items() if tie.of in self.trainable)
+            + (f"; not trained unless trainable= names them: {', '.join(left[:4])}" if left else "")
+            + (", ..." if len(left) > 4 else "")
         )
 
     def close(self) -> None:

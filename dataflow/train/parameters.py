@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import InputError
@@ -15,6 +15,8 @@ from ..model import Model, Parameter
 from ..ops.dynamic_shape import deferred
 
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
+_SCALED = frozenset({"quantize", "dequantize"})  # by stored scales
+_OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|(?!\w*_\d+$)[A-Za-z_]\w*")  # no number of an exporter's
 _NORM = re.compile(r"(^|[./_])((batch|layer|group|instance|rms)_?norm|norm|ln|bn)(_?\d+|_?f)?([./_]|$)", re.IGNORECASE)
 
 
@@ -58,6 +60,20 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
             "float32, float16 or bfloat16, or leave them out with trainable="
         )
     return names
+
+
+def left_out(model: Model, names: Collection[str]) -> list[str]:
+    """Stored floats of a file, by names as modules have them, that aren't trained, though all of the default are."""
+    parameters = model.parameters
+    if model.source is None or any(p.trainable and name not in names for name, p in parameters.items()):
+        return []
+    readers, nodes = readers_of(model.graph), model.graph.nodes
+    return [
+        name
+        for name, p in parameters.items()
+        if p.role == "constant" and name not in names and p.type.dtype.bits >= 16 and _OF_A_MODULE.fullmatch(name)
+        if any(nodes[index].op.name not in _SCALED for index, _ in readers.get(name, ()))
+    ]
 
 
 def _hint(graph: Graph, default: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
+from .parametrized import parametrized
 from .positions import of_positions
 from .shape_eval import MOST_KNOWN, Known, compute, has_rule
 from .signatures import Arguments, arguments_of
@@ -575,9 +576,13 @@ class Importer:
         stored: dict[Value, Initializer] = {}
         for value, data in graph.initializers.items():
             learned = value.name in self.record.noted.parameters and data.array.dtype.kind in "fV"
-            other = "parameter" if learned or value.name in self.record.noted.named else "constant"
+            alone = data.array.size == 1 and value.name in self.record.noted.named
+            other = "parameter" if learned or alone else "constant"
             role, trainable = self.roles.get(value.name, (other, learned))
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+        named = self.record.noted.named - self.roles.keys()
+        for value in parametrized(graph, [v for v in stored if v.name in named and _is_finite(stored[v].array)]):
+            stored[value] = Initializer(stored[value].array, "parameter", True)
         guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in self.record.noted.parameters}
         for value in of_positions(graph, guessed):
             stored[value] = dataclasses.replace(stored[value], trainable=False)

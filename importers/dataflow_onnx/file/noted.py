@@ -55,14 +55,14 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], produce
 
 
 def _named(graph: GraphRecord) -> Iterator[str]:
-    """Initializers of one element that PyTorch's older exporter names as the module does.
+    """Floats that PyTorch's older exporter stores by the names of the module's parameters and buffers.
 
     What it computes is called ``onnx::Mul_12``, and literals come from nodes. The newer one has ``val_12`` for both,
     in files that lost their notes: a name without a dot counts where nodes have the older one's names.
     """
     older = any(node.name.startswith("/") for node in graph.nodes)
     for name, array in graph.initializers.items():
-        if array.dtype.kind in "fV" and array.size == 1 and _OF_A_MODULE.fullmatch(name) and (older or "." in name):
+        if array.dtype.kind in "fV" and _OF_A_MODULE.fullmatch(name) and (older or "." in name):
             yield name
 
 

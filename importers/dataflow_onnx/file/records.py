@@ -126,7 +126,7 @@ class Noted:
     Attributes:
         parameters: of a module of PyTorch, and what was computed of some.
         buffers: neither.
-        named: of one element, by the name that it has in a module of PyTorch: no literal of an expression.
+        named: parameters or buffers of a module of PyTorch, by their names: no literals of an expression.
     """
 
     parameters: frozenset[str] = frozenset()

@@ -1,0 +1,106 @@
+"""Weights that a network computes from stored tensors, in files of PyTorch's older exporter: trained by default."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
+
+node = helper.make_node
+RANDOM = np.random.default_rng(0)
+FLOAT = TensorProto.FLOAT
+
+
+def file(nodes, stored, producer="pytorch"):
+    """The older exporter's file of nodes between x and y, of four columns."""
+    arrays = [(name, np.asarray(a, np.float32) if name != "axes" else np.array(a)) for name, a in stored.items()]
+    proto = onnx_model(nodes, [("x", FLOAT, ["N", 4])], [("y", FLOAT, ["N", 4])], arrays)
+    proto.graph.node[0].name = f"/{proto.graph.node[0].op_type}"
+    proto.producer_name = producer
+    return proto
+
+
+def trained(proto):
+    return {name for name, p in load_bytes(proto.SerializeToString()).parameters.items() if p.trainable}
+
+
+def column():
+    return RANDOM.uniform(0.5, 1.5, 4)
+
+
+FUNCTIONS = ["Abs", "Elu", "Exp", "LogSoftmax", "Relu", "Sigmoid", "Softmax", "Softplus", "Tanh"]
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize("shown", [False, True])
+def test_what_a_function_is_computed_of_alone_is_trained(kind, shown):
+    views = [node("Unsqueeze", ["gate", "axes"], ["seen"])] if shown else []
+    nodes = [*views, node(kind, ["seen" if shown else "gate"], ["f"]), node("Mul", ["x", "f"], ["y"])]
+    stored = {"gate": column(), "axes": [0]}
+    assert trained(file(nodes, stored)) == {"gate"}
+    assert trained(file(nodes, stored, "tf2onnx")) == set()
+    stored["onnx::Exp_7"] = stored.pop("gate")
+    renamed = [node(n.op_type, ["onnx::Exp_7" if i == "gate" else i for i in n.input], n.output) for n in nodes]
+    assert trained(file(renamed, stored)) == set()
+
+
+def test_learned_numbers_are_trained_and_literals_are_not():
+    nodes = [
+        node("Exp", ["logit_scale"], ["e"]),
+        node("Mul", ["x", "e"], ["a"]),
+        node("Abs", ["a"], ["b"]),
+        node("Pow", ["b", "pool.p"], ["c"]),
+        node("Pow", ["c", "onnx::Pow_9"], ["d"]),
+        node("Max", ["d", "pool.eps"], ["y"]),
+    ]
+    stored = {"logit_scale": 2.0, "pool.p": [3.0], "onnx::Pow_9": 0.5, "pool.eps": 1e-6}
+    assert trained(file(nodes, stored)) == {"logit_scale", "pool.p"}
+
+
+def test_what_inputs_are_normalized_by_stays_as_it_is():
+    """Buffers and centers alike are subtracted from inputs, or divide them; such a tensor is named by who wants it."""
+    nodes = [node("Sub", ["x", "mean"], ["a"]), node("Div", ["a", "std"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
+    stored = {"mean": column(), "std": column(), "w": RANDOM.standard_normal((4, 4))}
+    assert trained(file(nodes, stored)) == {"w"}
+    model = load_bytes(file(nodes, stored).SerializeToString())
+    with df.Trainer(model, "mse", devices=["cpu"]) as trainer:
+        assert trainer.described().endswith("16 of 24 numbers: w; not trained unless trainable= names them: mean, std")
+    with df.Trainer(model, "mse", trainable=["*", "mean"], devices=["cpu"]) as trainer:
+        assert trainer.trainable == ("mean", "w")
+        assert trainer.described().endswith("unless trainable= names them: std")
+
+
+def test_weights_by_their_mean_are_trained():
+    nodes = [
+        node("ReduceMean", ["w", "axes"], ["m"]),
+        node("Sub", ["w", "m"], ["centered"]),
+        node("MatMul", ["x", "centered"], ["y"]),
+    ]
+    assert trained(file(nodes, {"w": RANDOM.standard_normal((4, 4)), "axes": [0]})) == {"w"}
+
+
+def test_weight_norm_trains_as_its_formula_says():
+    """Lengths and directions of rows, as torch.nn.utils.parametrizations.weight_norm is exported."""
+    names = [f"fc.parametrizations.weight.original{i}" for i in (0, 1)]
+    nodes = [
+        node("ReduceL2", [names[1], "axes"], ["norm"]),
+        node("Div", [names[1], "norm"], ["rows"]),
+        node("Mul", ["rows", names[0]], ["w"]),
+        node("Gemm", ["x", "w", "fc.bias"], ["y"], transB=1),
+    ]
+    length, rows, bias = RANDOM.uniform(1, 2, (4, 1)), RANDOM.standard_normal((4, 4)), column()
+    proto = file(nodes, {names[0]: length, names[1]: rows, "fc.bias": bias, "axes": [1]})
+    assert trained(proto) == {*names, "fc.bias"}
+    model = load_bytes(proto.SerializeToString())
+    x, labels = RANDOM.standard_normal((2, 6, 4)).astype(np.float32)
+    with df.Trainer(model, "mse", "sgd:lr=0.5,momentum=0", devices=["cpu"]) as trainer:
+        trainer.step({"x": x, "labels": labels})
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / norm
+    slope = 2 * (x @ (length * unit).T + bias - labels).T @ x / labels.size  # of the loss by the weight
+    along = (slope * unit).sum(axis=1, keepdims=True)
+    expected = [length - 0.5 * along, rows - 0.5 * length / norm * (slope - along * unit)]
+    for name, array in zip(names, expected, strict=True):
+        np.testing.assert_allclose(model.parameters[name].array, array, rtol=1e-5, atol=1e-6)
