@@ -94,3 +94,56 @@ def test_tensors_of_one_name_in_several_bodies_are_several(kind, outside, tmp_pa
         (expected,) = peer.run(None, {"x": batch["x"]})
         for one in (made, again):
             np.testing.assert_allclose(one({"x": batch["x"]})["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def branching(inside):
+    """A loop around a branch, each with tensors of its own; ``inside``: in the branches, or in the main graph."""
+    names, arrays = ["V", "W"], [FIRST, SECOND]
+    tensors = [numpy_helper.from_array(array, name) for name, array in zip(names, arrays, strict=True)]
+    branches = {}
+    for attribute, kind, tensor in zip(["then_branch", "else_branch"], ["Tanh", "Sigmoid"], tensors, strict=True):
+        result, stored = f"{tensor.name}.y", [tensor] if inside else []
+        nodes = [
+            helper.make_node("MatMul", ["c", tensor.name], [f"{tensor.name}.m"]),
+            helper.make_node(kind, [f"{tensor.name}.m"], [result]),
+        ]
+        branches[attribute] = helper.make_graph(nodes, attribute, [], [value(result, 4, 3)], stored)
+    nodes = [
+        helper.make_node("Identity", ["go"], ["on"]),
+        helper.make_node("ReduceSum", ["c"], ["s"], keepdims=0),
+        helper.make_node("Less", ["s", "zero"], ["b"]),
+        helper.make_node("If", ["b"], ["r"], **branches),
+        helper.make_node("MatMul", ["r", "U"], ["next"]),
+    ]
+    inputs = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", 9, [])]
+    outputs = [helper.make_tensor_value_info("on", 9, []), value("next", 4, 3)]
+    own = [numpy_helper.from_array(OUTER, "U")]
+    body = helper.make_graph(nodes, "body", [*inputs, value("c", 4, 3)], outputs, own)
+    stored = [numpy_helper.from_array(np.array(3), "n"), numpy_helper.from_array(np.float32(0), "zero")]
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    graph = helper.make_graph(
+        [loop], "g", [value("x", 4, 3)], [value("y", 4, 3)], [*stored, *([] if inside else tensors)]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_tensors_of_bodies_within_bodies_train_as_those_around_them(tmp_path):
+    proto, models, losses = branching(True), [], []
+    onnx.checker.check_model(proto, full_check=True)
+    for inside in (True, False):
+        onnx.save(branching(inside), tmp_path / "model.onnx")
+        models.append(df.load(str(tmp_path / "model.onnx")))
+        with df.Trainer(models[-1], "mse", "sgd:lr=0.1,momentum=0", devices=["cpu"]) as trainer:
+            batches = [{"x": s * X, "labels": np.full((4, 3), 0.3, np.float32)} for s in (1, -1, 0.5)]
+            losses.append([trainer.step(batch) for batch in batches])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    found, expected = ({name: model.parameters[name].array for name in "UVW"} for model in models)
+    for name, before in zip("UVW", (OUTER, FIRST, SECOND), strict=True):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+        assert not np.array_equal(found[name], before)
+    df.save(models[0], str(tmp_path / "saved.onnx"))
+    onnx.checker.check_model(onnx.load(tmp_path / "saved.onnx"), full_check=True)
+    peer = onnxruntime.InferenceSession(str(tmp_path / "saved.onnx"), providers=["CPUExecutionProvider"])
+    for batch in batches:
+        (wanted,) = peer.run(None, {"x": batch["x"]})
+        np.testing.assert_allclose(models[0]({"x": batch["x"]})["y"], wanted, rtol=1e-5, atol=1e-6)

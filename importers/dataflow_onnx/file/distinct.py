@@ -1,13 +1,14 @@
 """Stored tensors of bodies by names of their own: to ONNX a name in one body is nothing to another body.
 
 A model has its stored tensors by name. Where several bodies each have one called ``W``, the first that is met keeps the
-name and the others get one that nothing in the file has.
+name and the others get one that nothing in the file has. Those of bodies within a body are given to the outermost one,
+whose tensors belong to the main graph when it is imported, and train.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .records import Array, GraphRecord, NodeRecord
@@ -42,7 +43,7 @@ def distinct(graph: GraphRecord) -> GraphRecord:
     if not any(node.bodies for node in graph.nodes):
         return graph
     names = Names(_own(graph), _everywhere(graph))
-    nodes = tuple([_renamed(node, {}, names) for node in graph.nodes])
+    nodes = tuple([_with_bodies(_renamed(node, {}, names), _raised) for node in graph.nodes])
     return dataclasses.replace(graph, nodes=nodes)
 
 
@@ -86,6 +87,32 @@ def _everywhere(graph: GraphRecord) -> set[str]:
     for node in graph.nodes:
         found |= {*node.inputs, *(name for body in node.bodies for name in _everywhere(body))}
     return found
+
+
+def _with_bodies(node: NodeRecord, change: Callable[[GraphRecord], GraphRecord]) -> NodeRecord:
+    """The node with changed bodies."""
+    made = {key: change(value) for key, value in node.attributes.items() if type(value) is GraphRecord}
+    return dataclasses.replace(node, attributes={**node.attributes, **made}) if made else node
+
+
+def _raised(body: GraphRecord) -> GraphRecord:
+    """The body, which has the stored floats of those within it."""
+    if not any(node.bodies for node in body.nodes):
+        return body
+    own, stored = _own(body), dict(body.initializers)
+
+    def without(inner: GraphRecord) -> GraphRecord:
+        inner = _raised(inner)
+        kept = {name: a for name, a in inner.initializers.items() if not _may_train(a) or name in own}
+        stored.update((name, array) for name, array in inner.initializers.items() if name not in kept)
+        return dataclasses.replace(inner, initializers=kept)
+
+    nodes = tuple([_with_bodies(node, without) for node in body.nodes])
+    return dataclasses.replace(body, nodes=nodes, initializers=stored)
+
+
+def _may_train(array: Array) -> bool:
+    return array.dtype.kind in "fV" and array.size > 1
 
 
 def _renamed(node: NodeRecord, new: Mapping[str, str], names: Names) -> NodeRecord:
