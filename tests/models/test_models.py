@@ -171,7 +171,7 @@ def test_a_bias_that_an_exporter_repeated_for_each_sample_trains_as_one(tmp_path
     batch = {"x": random.standard_normal((2, 2, 3)).astype(np.float32), "labels": np.ones((1, 2, 3), np.float32)}
     models, losses = [unrolled(copied, bias) for copied in (True, False)], []
     for model in models:
-        with df.Trainer(model, "mse", df.optim.SGD(lr=0.1), devices=["cpu"]) as trainer:
+        with df.Trainer(model, "mse", df.optim.SGD(lr=0.1), devices=["cpu"], tie=True) as trainer:
             losses.append([trainer.step(batch) for _ in range(3)])
     copied, one = models
     np.testing.assert_allclose(*losses, rtol=1e-6)
