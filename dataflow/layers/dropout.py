@@ -70,15 +70,11 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
     Raises:
         InputError: the options don't fit each other or the model.
     """
-    hidden = dropout_in_body(model.graph)
-    if dropout and hidden is not None:
-        raise InputError(
-            f"dropout={dropout}: {hidden.describe()} has a dropout node in its body, which gets no random numbers; "
-            "drop what the body reads or returns instead, or leave dropout= out"
-        )
     if isinstance(dropout, (bool, np.bool_)):
         if at is not None:
             raise InputError(f"dropout_at is given with dropout={dropout}; expected the share, as in dropout=0.1")
+        if dropout:
+            _refuse_bodies(model)
         if dropout and not has_dropout(model.graph):
             raise InputError(
                 "dropout=True: the model has no dropout node; exporters leave it out in inference mode: "
@@ -88,4 +84,15 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
     ratio = checks.number("dropout", dropout, 0.0, 1.0)
     if at is None:
         raise InputError(f"dropout={ratio:g} needs dropout_at=, the layers behind which it drops")
+    if ratio:
+        _refuse_bodies(model)
     return dict.fromkeys(sites(model, at, "dropout_at"), ratio) if ratio else {}
+
+
+def _refuse_bodies(model: Model) -> None:
+    hidden = dropout_in_body(model.graph)
+    if hidden is not None:
+        raise InputError(
+            f"dropout: {hidden.describe()} has a dropout node in its body, which gets no random numbers; drop what the "
+            "body reads or returns instead, or leave dropout= out"
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -209,3 +210,24 @@ def at_every_shape(op: AnyOp, kind: Kind = "normal", **attributes: Any) -> list[
         Sample(op, (x(*shape, kind=kind),), attributes, gradient=(0,) if shape == (3, 5, 7) else ()) for shape in SHAPES
     ]
     return [*found, Sample(op, (x(4, 9, kind=kind, dtype=float64),), attributes)]
+
+
+def in_double(rows: Iterable[Sample], *names: str, most: int = 6) -> list[Sample]:
+    """Samples of float64: at most so many of those of float32 for each of these ops, spread over what there is."""
+    found: list[Sample] = []
+    listed = list(rows)
+    for name in names:
+        of = [row for row in listed if row.op.name == name and _floats(row) == {float32}]
+        found += [_doubled(row) for row in of[:: max(1, len(of) // most)][:most]]
+    return found
+
+
+def _floats(sample: Sample) -> set[DType]:
+    return {operand.dtype for operand in sample.inputs if operand is not None and operand.dtype.is_float}
+
+
+def _doubled(sample: Sample) -> Sample:
+    """The sample with float64 wherever it has float32."""
+    given = [i if i is None or i.dtype is not float32 else dataclasses.replace(i, dtype=float64) for i in sample.inputs]
+    attributes = {name: float64 if value is float32 else value for name, value in sample.attributes.items()}
+    return dataclasses.replace(sample, inputs=tuple(given), attributes=attributes, gradient=(), tolerance=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from ..ir.types import TensorType, float32
 from ..ir.value import Value
 from ..passes.autodiff import add_gradients, decompose_for_gradient
 from .optimizers.masters import master_type
+
+_log = logging.getLogger("dataflow")
 
 Terms = Mapping[str, Value]
 """Results of a loss or metric by name: sums and weights over the micro-batch, rank 0, float32."""
@@ -221,10 +224,10 @@ def with_batch_statistics(graph: Graph, *, first: bool) -> Graph:
 
 
 def check_batch_statistics(graph: Graph) -> None:
-    """Looks whether ``with_batch_statistics`` does what was asked for.
+    """Looks whether ``with_batch_statistics`` does what was asked for; says so where there is nothing to do.
 
     Raises:
-        InputError: there is no running statistic to update, or a batch norm within a body would keep its own.
+        InputError: a batch norm within a body would keep its statistics.
     """
     hidden = next((node for node in graph.nodes if any(map(_has_batch_norm, node.bodies))), None)
     if hidden is not None:
@@ -234,9 +237,9 @@ def check_batch_statistics(graph: Graph) -> None:
         )
     norms = [node for node in graph.nodes if node.op in (ops.batch_norm, ops.batch_norm_train)]
     if not any({*node.inputs[3:5]} <= graph.initializers.keys() for node in norms):
-        raise InputError(
+        _log.warning(
             "batch_norm='update': the model has no batch norm with stored statistics; exporters fold it into the "
-            "convolution before it unless the network is exported in training mode; leave batch_norm='fixed'"
+            "convolution before it unless the network is exported in training mode"
         )
 
 

@@ -152,7 +152,7 @@ class Trainer(Changing):
         if batch_norm == "update":
             check_batch_statistics(model.graph)
         if shard is not None and parallel is None:
-            raise InputError(f"shard={shard!r} shares state out among processes; it needs parallel=")
+            _log.warning("shard=%r: it shares state out among processes, and without parallel= there is one", shard)
         ties = find_ties(model) if tie or (tie is None and model.source is not None) else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)

@@ -114,6 +114,7 @@ class Importer:
                 keyed = ops.keyed(self.value(self.tensors[name]), keys=graph.vocabularies[name], fed=True)
                 self.tensors[name] = Tensor(name, keyed)
         self.builder.reserve([*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)])
+        self.builder.reserve(_stored_names(graph))  # of bodies too: they become tensors of this graph
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)
 

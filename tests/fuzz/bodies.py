@@ -18,7 +18,9 @@ _DEEPEST = 3  # bodies around a node
 
 def with_body(maker: Maker) -> tuple[Any, ...]:
     """The results of a scan, a branch or a loop over values of the graph that fit."""
-    return maker.random.choice((_scan, _scan, _branch, _loop))(maker)
+    often = (_scan, _scan, _branch, _loop)
+    within = (_scan, _scan, _scan, _branch, _branch, _branch, _branch, _loop)  # which has no gradient
+    return maker.random.choice(within if maker.depth else often)(maker)
 
 
 def _scan(maker: Maker) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ LAYERS = {
     "kernels": (),
     "runtime": ("host", "planner", "executor"),
     "cpu": (
-        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "quantized", "attention",
+        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "float64", "quantized", "attention",
         "recurrent", "linalg", "fused", "trees",
     ),
     "cuda": (

@@ -11,7 +11,6 @@ from . import (
     control_flow,
     conv,
     detection,
-    double,
     dynamic_shape,
     fused,
     gather,
@@ -64,7 +63,6 @@ TABLES: dict[str, list[Sample]] = {
     "fused": fused.SAMPLES,
     "strings": strings.SAMPLES,
     "trees": trees.SAMPLES,
-    "double": double.SAMPLES,
 }
 """The samples of each family, by its name."""
 

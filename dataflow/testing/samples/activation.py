@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import ops
 from ...ir.types import float32
-from ..sample import Kind, Operand, Sample, at_every_shape, x
+from ..sample import Kind, Operand, Sample, at_every_shape, in_double, x
 
 
 def _activations() -> list[Sample]:
@@ -28,3 +28,4 @@ def _activations() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _activations()
+SAMPLES += in_double(SAMPLES, "softplus", "softsign", "relu_grad")

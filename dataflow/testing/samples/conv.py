@@ -10,7 +10,7 @@ import numpy as np
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.types import float32
-from ..sample import Sample, x
+from ..sample import Sample, in_double, x
 
 
 def _convolutions() -> list[Sample]:
@@ -130,3 +130,4 @@ def _channels_last() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _convolutions() + _windows() + _channels_last()
+SAMPLES += in_double(SAMPLES, "conv", "conv_grad_input", "conv_grad_weight")

@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import ops
 from ...ir.types import bool_, float32, float64, int8, int32, int64, string
-from ..sample import Operand, Sample, i, x
+from ..sample import Operand, Sample, i, in_double, x
 
 
 def _gathers() -> list[Sample]:
@@ -46,3 +46,4 @@ def _gathers() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _gathers()
+SAMPLES += in_double(SAMPLES, "index_add")

@@ -98,4 +98,12 @@ def _transforms() -> list[Sample]:
     return rows
 
 
+def _double_products() -> list[Sample]:
+    """Products of float64 that are larger than a kernel's blocks, and of few rows."""
+    sizes = [(1, 300, 130), (3, 300, 130), (4, 5, 3), (5, 257, 13), (97, 600, 101), (8, 0, 5), (100, 7, 1)]
+    rows = [Sample(ops.matmul, (x(m, k, dtype=float64), x(k, n, dtype=float64))) for m, k, n in sizes]
+    return [*rows, Sample(ops.matmul, (x(2, 1, 4, 5, dtype=float64), x(3, 5, 6, dtype=float64)))]
+
+
 SAMPLES: list[Sample] = _products() + _upcast() + _rounded() + _long() + _determinants() + _inverses() + _transforms()
+SAMPLES += _double_products()

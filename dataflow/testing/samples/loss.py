@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import ops
 from ...ir.types import int32, int64
-from ..sample import LONG_SUM, Operand, Sample, i, x
+from ..sample import LONG_SUM, Operand, Sample, i, in_double, x
 
 
 def _cross_entropy() -> list[Sample]:
@@ -82,3 +82,4 @@ def _ctc() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _cross_entropy() + _fewer_classes() + _long() + _ctc()
+SAMPLES += in_double(SAMPLES, "softmax_cross_entropy", "softmax_cross_entropy_grad", "softmax_cross_entropy_with_grad")

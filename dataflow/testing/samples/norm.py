@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..sample import LONG_SUM, Sample, x
+from ..sample import LONG_SUM, Sample, in_double, x
 
 
 def _channels() -> list[Sample]:
@@ -91,3 +91,4 @@ def _long() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _channels() + _layer_norm() + _long()
+SAMPLES += in_double(SAMPLES, "layer_norm", "batch_norm_train")

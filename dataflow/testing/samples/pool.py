@@ -10,7 +10,7 @@ import numpy as np
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.types import Array, float32, int8, int32, uint8
-from ..sample import Operand, Sample, i, x
+from ..sample import Operand, Sample, i, in_double, x
 
 _BYTES = (uint8, 0), (int8, -128)
 
@@ -71,3 +71,4 @@ def _long() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _pools() + _long()
+SAMPLES += in_double(SAMPLES, "max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad")

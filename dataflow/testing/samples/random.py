@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import ops
 from ...ir.types import uint64
-from ..sample import Operand, Sample, x
+from ..sample import Operand, Sample, in_double, x
 
 
 def _random() -> list[Sample]:
@@ -22,3 +22,4 @@ def _random() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _random()
+SAMPLES += in_double(SAMPLES, "dropout")

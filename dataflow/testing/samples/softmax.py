@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import ops
 from ...ir.types import float32
-from ..sample import LONG_SUM, Operand, Sample, x
+from ..sample import LONG_SUM, Operand, Sample, in_double, x
 
 
 def _rows() -> list[Sample]:
@@ -45,3 +45,4 @@ def _long() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _rows() + _long()
+SAMPLES += in_double(SAMPLES, "softmax", "softmax_grad", "log_softmax", "log_softmax_grad")

@@ -1,4 +1,4 @@
-/* float64/matmul.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j], in float64.
+/* float64/linalg.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j], in float64.
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. 2 M N K operations on 8 (M K + K N + M N) bytes per product. A sum is made in blocks
