@@ -79,11 +79,11 @@ def _loop(maker: Maker) -> tuple[Any, ...]:
 def _body(maker: Maker, given: list[TensorType], results: list[TensorType], stacked: int, until: list[int]) -> df.Graph:
     """A random body: results of these types, then ``stacked`` of any; with ``until``, first a condition."""
     g = df.GraphBuilder("body")
-    inner = Maker(maker.random, g, depth=maker.depth + 1)
+    inner = Maker(maker.random, g, maker.depth + 1, maker.nests)
     inputs = [g.input(f"a{index}", t.dtype, t.shape) for index, t in enumerate(given)]
     inner.values += [v for v in inputs if v.type.shape or v.type.dtype == df.float32]
     for _ in range(maker.random.randint(0, 4)):
-        if inner.depth < _DEEPEST and maker.random.random() < 0.15:
+        if maker.nests and inner.depth < _DEEPEST and maker.random.random() < 0.15:
             for value in with_body(inner):
                 inner.keep(value)
             continue

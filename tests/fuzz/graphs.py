@@ -30,18 +30,18 @@ VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 
 
-def made(seed: int, case: int) -> tuple[Made, standard.Random]:
-    """The graph of a case, and what decides about the rest of it."""
+def made(seed: int, case: int, nests: bool = True) -> tuple[Made, standard.Random]:
+    """The graph of a case, and what decides about the rest of it; ``nests``: bodies may have bodies."""
     random = standard.Random(f"{seed}:{case}")
-    return make_graph(random), random
+    return make_graph(random, nests), random
 
 
-def of_graph(check: Callable[[Made, standard.Random], Outcome]) -> Target:
+def of_graph(check: Callable[[Made, standard.Random], Outcome], nests: bool = True) -> Target:
     """The target that checks the graph of a case, where there is one of a size that the reference can hold."""
 
     def target(seed: int, case: int) -> Outcome:
         try:
-            graph, random = made(seed, case)
+            graph, random = made(seed, case, nests)
         except Exception as error:
             return ended_by(error, "building")
         return Outcome("large") if too_large(graph.graph) else check(graph, random)

@@ -70,10 +70,11 @@ class Maker:
         random: decides everything.
         builder: gets the nodes.
         depth: how many bodies are around; in a body what is fresh is a constant.
+        nests: bodies may have bodies.
     """
 
-    def __init__(self, random: standard.Random, builder: df.GraphBuilder, depth: int = 0) -> None:
-        self.random, self.g, self.depth = random, builder, depth
+    def __init__(self, random: standard.Random, builder: df.GraphBuilder, depth: int = 0, nests: bool = True) -> None:
+        self.random, self.g, self.depth, self.nests = random, builder, depth, nests
         self.values: list[Value] = []
         self.operands: dict[str, Operand] = {}
         self.feeds: dict[str, Array] = {}
@@ -317,12 +318,12 @@ class Maker:
         return ops.cast(ops.cast(self.pick(), to=df.float64), to=df.float32)
 
 
-def make_graph(random: standard.Random) -> Made:
-    """A random graph of up to two dozen nodes, with one to four outputs."""
+def make_graph(random: standard.Random, nests: bool = True) -> Made:
+    """A random graph of up to two dozen nodes, with one to four outputs; ``nests``: bodies may have bodies."""
     from .bodies import with_body
 
     g = df.GraphBuilder("random")
-    maker = Maker(random, g)
+    maker = Maker(random, g, nests=nests)
     for _ in range(random.randint(1, 3)):
         maker.values.append(maker.leaf(Operand(maker.shape())))
     for _ in range(random.randint(1, 12)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random as standard
 
 import numpy as np
@@ -14,7 +15,7 @@ from .graphs import of_graph
 from .making import Made
 
 
-@of_graph
+@functools.partial(of_graph, nests=False)  # second gradients of bodies in bodies take long
 def target(graph: Made, random: standard.Random) -> Outcome:
     """The gradients of the gradients of the graph of a case; see ``campaign.Target``."""
     first = differentiated(graph.graph, graph.feeds, np.random.default_rng(random.getrandbits(32)))
