@@ -73,9 +73,10 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
     if isinstance(dropout, (bool, np.bool_)):
         if at is not None:
             raise InputError(f"dropout_at is given with dropout={dropout}; expected the share, as in dropout=0.1")
-        if dropout:
-            _refuse_bodies(model)
-        if dropout and not has_dropout(model.graph):
+        if not dropout:
+            return {}
+        _refuse_bodies(model)
+        if not has_dropout(model.graph):
             raise InputError(
                 "dropout=True: the model has no dropout node; exporters leave it out in inference mode: "
                 "dropout=0.1, dropout_at=[...] drops behind layers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from ..errors import ModelError
@@ -65,7 +66,7 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
     made: list[Value] = []
     given = [int(node.attributes["stream"]) for node in graph.nodes if is_inactive(node)]
     taken: set[int] = set()
-    free = iter(range(max(given, default=0) + 1, max(given, default=0) + 1 + len(given)))
+    free = itertools.count(max(given, default=0) + 1)
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if not is_inactive(node):
