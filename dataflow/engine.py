@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,12 +11,12 @@ from .compile import Compiled, lowered_graph, planned
 from .errors import DeviceError
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
+from .execute.program_cache import Key, Kind, ProgramCache
 from .execute.run_state import KeptState, growing_sizes
 from .execute.scratch import Scratch
 from .execute.series import SeriesProgram, can_move
 from .execute.shared_copies import shared_copies
 from .execute.variables import Variables
-from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, Lowered, RunState
@@ -31,8 +29,6 @@ from .planning.memory_goal import MemoryGoal, Searches
 from .planning.series import series_of
 from .plugin.device import Refused
 from .plugin.registry import registry_of
-
-Key = tuple[tuple[Hashable, ...], Hashable]  # kind of program, and what it was made for
 
 
 class Engine:
@@ -53,7 +49,6 @@ class Engine:
         devices: the same, open.
         variables: the stored tensors.
         state: what runs left; None where they leave nothing.
-        recent: the program that was used last, and so is kept; None where none is.
 
     Raises:
         InputError: an unknown device, option or precision; a pin that fits nothing.
@@ -82,15 +77,8 @@ class Engine:
 
     def _begin(self) -> None:
         self.variables = Variables(self.devices, borrows=True, sharing=self._sharing)
-        self._programs: OrderedDict[Key, Program] = OrderedDict()
-        self.recent: Program | None = None
+        self._programs = ProgramCache(self.variables.drop_constants)
         self._templates = Templates()
-        self._lock = threading.Lock()
-        renew_in_child(self)
-
-    def renew(self) -> None:
-        """In a forked child: a new lock; a program that another thread was making is made anew."""
-        self._lock = threading.Lock()
 
     def renewed(self) -> Engine:
         """An engine on the same devices, without tensors and programs."""
@@ -101,37 +89,27 @@ class Engine:
     @property
     def programs(self) -> Mapping[Key, Program]:
         """Those that are kept, the least recently used first."""
-        with self._lock:
-            return MappingProxyType(dict(self._programs))
+        return self._programs.programs
 
-    def _used(self, key: Key) -> Program | None:
-        """The program that is kept, now the most recently used one; the caller holds the lock."""
-        program = self._programs.get(key)
-        if program is not None:
-            self._programs.move_to_end(key)
-            self.recent = program
-        return program
+    @property
+    def recent(self) -> Program | None:
+        """The program that was used last, and so is kept; None where none is."""
+        return self._programs.recent
 
-    def find(self, kind: tuple[Hashable, ...], form: Hashable) -> Program | None:
+    def find(self, kind: Kind, form: Hashable) -> Program | None:
         """The program of a kind for ``form``, where it is kept."""
-        with self._lock:
-            return self._used((kind, form))
+        return self._programs.find(kind, form)
 
-    def program(self, kind: tuple[Hashable, ...], form: Hashable, make: Callable[[], Program]) -> Program:
-        """The program of a kind for ``form``; ``make`` makes it where it isn't kept."""
-        programs, key = self._programs, (kind, form)
-        with self._lock:
-            program = self._used(key)
-            if program is not None:
-                return program
-            program = programs[key] = collection_paused(make)
-            same = [known for known in programs if known[0] == kind]
-            if len(same) > self._plans:
-                for old in same[: len(same) - self._plans]:
-                    del programs[old]
-                self.variables.drop_constants(kept.plan for kept in programs.values())
-            self.recent = programs.get(key)
-        return program
+    def program(self, kind: Kind, form: Hashable, make: Callable[[], Program], more: int = 1) -> Program:
+        """The program of a kind for ``form``; ``make`` makes it where it isn't kept.
+
+        Args:
+            kind: of the program.
+            form: which of them it is.
+            make: makes it.
+            more: how many times as many of this kind are kept as of others.
+        """
+        return self._programs.program(kind, form, lambda: collection_paused(make), self._plans * more)
 
     def compile(
         self,
@@ -307,12 +285,8 @@ class Engine:
 
     def forget_programs(self) -> None:
         """Drops all programs; none may be running."""
-        with self._lock:
-            for program in self._programs.values():
-                program.close()
-            self._programs.clear()
-            self._templates.clear()
-            self.recent = None
+        self._programs.clear()
+        self._templates.clear()
 
     def close(self) -> None:
         """Gives device memory back; nothing may be running."""

@@ -20,7 +20,7 @@ from .host.named import Named
 from .ir.builder import built
 from .ir.edits import Edit, dropped, edited
 from .ir.graph import Graph, with_data_of
-from .ir.specialize import Form, Given, Listed, Specialize, Wanted
+from .ir.specialize import Form, Given, Interpreter, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
 from .ir.value import Value
 from .ops.dynamic_shape import forms_of, maps_of
@@ -84,6 +84,7 @@ class Model(Editable):
         graph: immutable; ``arrays`` has the newest data of its initializers.
         source: what the format that loaded it keeps for saving; None for a model built by hand.
         specialize: makes the graph anew where ``graph`` can't be bound to the sizes of inputs, or None.
+        interpreter: runs the model where data decide in loops which nodes there are, or None.
         metadata: texts by key that files of the model have beside the graph; can be changed, and is saved.
         lock: held while a Trainer changes the weights, and while they are read together.
     """
@@ -95,12 +96,13 @@ class Model(Editable):
         aliases: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         source: object = None,
         specialize: Specialize | None = None,
+        interpreter: Interpreter | None = None,
         metadata: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = built("Model: the graph", graph)
         self.metadata = dict(metadata)
         self.source = source
-        self.specialize = specialize
+        self.specialize, self.interpreter = specialize, interpreter
         self.aliases = MappingProxyType(dict(aliases))
         self.version = 0  # goes up with every change of data
         self.lock = threading.RLock()
@@ -176,6 +178,7 @@ class Model(Editable):
     def copy(self) -> Model:
         """An independent model with today's data."""
         twin = Model(self.graph, aliases=self.aliases, source=self.source, specialize=self.specialize)
+        twin.interpreter = self.interpreter
         self.copy_data(twin)
         return twin
 

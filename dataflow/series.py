@@ -56,6 +56,7 @@ class RunSeries:
         engine: compiles and keeps them.
         judge: sees the placement of the nodes and may refuse it.
         cap: the most runs of one series at one time.
+        kind: of its programs.
         form: what else tells its programs from others of the engine.
         computing: gives the graph that computes the outputs of some names.
     """
@@ -66,10 +67,12 @@ class RunSeries:
         engine: Engine,
         judge: Callable[[Lowered], None],
         cap: int,
+        kind: tuple[Hashable, ...],
         form: Hashable,
         computing: Callable[[Graph, tuple[str, ...]], Graph],
     ) -> None:
         self._graph, self._engine, self._judge, self._cap, self._form = graph, engine, judge, cap, form
+        self._kind = kind
         self._computing = computing
         self._last: dict[tuple[str, ...], tuple[Shapes, Shapes | None]] = {}  # by outputs: shapes, and their step
         self._found: dict[tuple[str, ...], list[_Found]] = {}
@@ -116,7 +119,7 @@ class RunSeries:
         if tuple([array.shape for array in given.values()]) != next_.shapes:
             return None
         kept = self._engine.recent is member.program  # which costs less to see
-        if not kept and self._engine.find(("run",), member.found.form) is not member.program:
+        if not kept and self._engine.find(self._kind, member.found.form) is not member.program:
             return None
         results = member.run(given, out)
         if results is None:
@@ -156,7 +159,7 @@ class RunSeries:
             if t is None:
                 continue
             if 0 <= t <= found.line.count:
-                program = self._engine.find(("run",), found.form)
+                program = self._engine.find(self._kind, found.form)
                 if isinstance(program, SeriesProgram):
                     return _Member(program, t, found)
             return self._make(names, found.line.around(t), shapes)
@@ -223,7 +226,7 @@ class RunSeries:
                     raise _NoSeries(made)
                 return made
 
-            program = self._engine.program(("run",), form, make)
+            program = self._engine.program(self._kind, form, make)
         except (InputError, ModelError, OutOfMemoryError, LimitExceeded) as error:  # perhaps of other sizes alone
             raise _NoSeries(str(error)) from error
         assert isinstance(program, SeriesProgram)

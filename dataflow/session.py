@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
@@ -14,14 +13,14 @@ from .execute.arguments import checked_inputs, checked_shapes
 from .execute.execution import DeviceChoice, Execution
 from .execute.maps import as_maps, columns_of, from_maps
 from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
-from .execute.sequences import checked_arguments, flat_names, flattened, grouped, types_of
+from .execute.sequences import checked_arguments
+from .execute.weighted import Weighted, weighted
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
 from .host.numbers import integer
 from .ir.graph import Graph
 from .ir.plan import Plan
-from .ir.specialize import Given, Listed, Wanted
 from .ir.types import Array
 from .loaded import Loaded
 from .ops.dynamic_shape import maps_of
@@ -32,35 +31,6 @@ from .state import SessionState, checked_pairs, stays
 
 if TYPE_CHECKING:
     from .execute.profile import Profile
-
-
-class Weighted(Protocol):
-    """What a session runs: see ``Model``."""
-
-    @property
-    def graph(self) -> Graph:
-        """Immutable."""
-
-    def graph_with_data(self) -> Graph:
-        """The graph with today's data in its initializers."""
-
-    def specialized(self, types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed | None:
-        """The graph for inputs of these types, or None; see ``ir.specialize``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """A graph whose data never change."""
-
-    graph: Graph
-
-    def graph_with_data(self) -> Graph:
-        """The graph."""
-        return self.graph
-
-    def specialized(self, types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed | None:
-        """None: it has no other form."""
-        return None
 
 
 class Session:
@@ -116,7 +86,7 @@ class Session:
         state: Mapping[str, str] | None = None,
         memory: Literal["small"] | None = None,
     ) -> None:
-        self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
+        self.model: Weighted = weighted(model)
         algorithms = Algorithms() if algorithms is None else algorithms
         small = memory is not None and checks.text("memory", memory, ("small",)) == "small"
         how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits, small=small)
@@ -137,7 +107,8 @@ class Session:
         renew_in_child(self)
 
     def _load(self, engine: Engine) -> Loaded:
-        return Loaded(self.model.graph_with_data(), engine, self.model.specialized, self._judge, self._concurrency)
+        model, judge, cap = self.model, self._judge, self._concurrency
+        return Loaded(model.graph_with_data(), engine, model.specialized, judge, cap, interpreter=model.interpreter)
 
     def _loaded(self) -> Loaded:
         if self._now is None:
@@ -235,7 +206,7 @@ class Session:
         if self._state is not None:
             return self._run_state(loaded, self._state, inputs, outputs, out)
         if loaded.forms:
-            return self._run_lists(loaded, inputs, outputs, out)
+            return _run_lists(loaded, inputs, outputs, out)
         return loaded.run(loaded.declared.checked(inputs), outputs, out)
 
     def _run_state(
@@ -280,18 +251,6 @@ class Session:
         if self._state is None:
             raise ModelError("this Session has no state; name it: Session(model, state={output: input})")
         return self._state
-
-    def _run_lists(
-        self, loaded: Loaded, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None
-    ) -> dict[str, Any]:
-        """As ``run``, of a model with inputs or outputs that are no tensors: its graph is that of their lengths."""
-        if out:
-            raise InputError("out: a model with sequences or optionals gives new arrays; leave it out")
-        given = checked_arguments(loaded.graph, loaded.forms, inputs)
-        names = tuple(loaded.graph.outputs) if outputs is None else checks.texts("outputs", outputs)
-        types, arguments = types_of(loaded.graph, given), flattened(given)
-        results, special = loaded.run_special(types, arguments, lambda made: flat_names(names, made.lengths))
-        return grouped(results, names, special.lengths)
 
     def profile(self, inputs: Any = None, outputs: Sequence[str] | None = None, *, rounds: int = 20) -> Profile:
         """The time of each step of the plan for these inputs; they, and ``outputs``, as in ``run``.
@@ -341,9 +300,11 @@ class Session:
         return list(assigned_nodes(program.lowered, program.plan))
 
 
-def _checked(model: Any) -> Weighted:
-    """The model; raises InputError where it is something else."""
-    if not all(hasattr(model, name) for name in ("graph", "graph_with_data", "specialized")):  # as of Weighted
-        raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")
-    found: Weighted = model
-    return found
+def _run_lists(
+    loaded: Loaded, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None
+) -> dict[str, Any]:
+    """As ``Session.run``, of a model with inputs or outputs that are no tensors: its graph is that of their lengths."""
+    if out:
+        raise InputError("out: a model with sequences or optionals gives new arrays; leave it out")
+    names = tuple(loaded.graph.outputs) if outputs is None else checks.texts("outputs", outputs)
+    return loaded.run_lists(checked_arguments(loaded.graph, loaded.forms, inputs), names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -197,6 +197,28 @@ def check_result(name: str, array: object) -> None:
         raise InputError(f"out[{name!r}]: expected a numpy array, got {type(array).__name__}")
     if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
         raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
+
+
+def check_out(out: Mapping[str, object], outputs: Collection[str]) -> None:
+    """Refuses names that are no outputs, and what results can't be written into."""
+    for name, array in out.items():
+        if name not in outputs:
+            raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
+        check_result(name, array)
+
+
+def write_out(out: Mapping[str, Array], results: dict[str, Any]) -> None:
+    """Writes results into arrays of the caller, which take their positions.
+
+    Raises:
+        InputError: one has another dtype or shape.
+    """
+    for name, array in out.items():
+        made = results[name]
+        if array.dtype != made.dtype or array.shape != made.shape:
+            raise InputError(f"out[{name!r}]: expected {made.dtype}{list(made.shape)}")
+        array[...] = made
+        results[name] = array
 
 
 class Arguments:

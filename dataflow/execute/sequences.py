@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph
-from ..ir.specialize import Form, Given, element_name
+from ..ir.specialize import Argument, Form, Given, element_name
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from .arguments import checked_array, named_inputs, sizes_of_shapes
-
-Argument: TypeAlias = "Array | tuple[Array, ...] | None"
 
 
 def checked_arguments(graph: Graph, forms: Mapping[str, Form], inputs: Any) -> dict[str, Argument]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -259,13 +259,21 @@ class Variables:
         """The memory of a tensor or of a prepacked copy."""
         return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
 
-    def drop_constants(self, plans: Iterable[Plan]) -> None:
-        """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
-        kept = {key for plan in plans for key in (*plan.stored, *plan.prepacks)}
-        for key in self._constants - kept:
-            self._tensors.pop(key, None)
-        self._constants &= kept
-        for name in [n for n, c in self._copies.items() if n not in kept and c.source not in self._tensors]:
+    def drop_constants(self, names: Collection[str], read: Collection[str]) -> None:
+        """Forgets constants, and prepacked copies that can't be made again, which no plan reads any more.
+
+        A run that still uses them keeps their memory.
+
+        Args:
+            names: what plans don't read since they are gone.
+            read: what others do.
+        """
+        dropped = self._constants.intersection(names)
+        for name in dropped:
+            self._tensors.pop(name, None)
+        self._constants -= dropped
+        copies = self._copies if dropped else self._copies.keys() & set(names)
+        for name in [n for n in copies if n not in read and self._copies[n].source not in self._tensors]:
             del self._copies[name]
 
     def names(self) -> frozenset[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from ..errors import InputError
 from .dims import Dim
 from .graph import Graph
 from .types import Array, DType, TensorType
@@ -47,11 +48,13 @@ class Wanted:
         graph: computes it from the model's inputs, for the same sizes.
         name: of the value, the output of ``graph``.
         why: what asks for it.
+        repeats: an iteration of a loop does, and each may ask for more.
     """
 
     graph: Graph
     name: str
     why: str
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,3 +78,49 @@ Specialize: TypeAlias = Callable[[Mapping[str, Given], Mapping[str, Array]], "Gr
 inputs of the graph, with the names of ``element_name``. ``values`` are those that it wanted before. Stored tensors have
 the names that they have in the graph for all inputs, and get their newest data by it; those that were computed for
 these inputs alone have others. Raises ModelError where there is no such model."""
+
+
+Argument: TypeAlias = "Array | tuple[Array, ...] | None"
+"""What is given for an input: a tensor, the elements of a sequence, or nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Subgraph:
+    """Some nodes of a model as a graph of their own, which an ``Interpreter`` runs.
+
+    Attributes:
+        graph: reads arrays of the run, and gives some.
+        repeats: one run of the model may run it many times, for other sizes each time.
+    """
+
+    graph: Graph
+    repeats: bool
+
+
+class SizesRefused(InputError):
+    """The nodes of a subgraph can't be bound to the sizes of its arguments."""
+
+
+Compute: TypeAlias = Callable[[Subgraph, Mapping[str, Array]], Mapping[str, Array]]
+"""``compute(subgraph, arguments)``: its outputs by name, with the newest weights. Raises SizesRefused."""
+
+
+class Interpreter(Protocol):
+    """Runs a model whose data decide, iteration by iteration, which nodes there are: loops and branches on the host."""
+
+    def run(
+        self, inputs: Mapping[str, Argument], outputs: Sequence[str] | None, compute: Compute
+    ) -> dict[str, Any] | None:
+        """The outputs by name: arrays, lists of them, or None.
+
+        Args:
+            inputs: by name.
+            outputs: names of results, or of values of the model's main graph; None: all outputs.
+            compute: runs all nodes but those of control flow and of sequences.
+
+        Returns:
+            None where a name is that of no such value.
+
+        Raises:
+            InputError: the nodes can't be run with what they are given.
+        """

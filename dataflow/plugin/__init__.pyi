@@ -34,10 +34,15 @@ from ..ir.operand import Operand as Operand
 from ..ir.plan import Segment as Segment
 from ..ir.plan import Step as Step
 from ..ir.rewrite import rewrite as rewrite
+from ..ir.specialize import Argument as Argument
+from ..ir.specialize import Compute as Compute
 from ..ir.specialize import Form as Form
 from ..ir.specialize import Given as Given
+from ..ir.specialize import Interpreter as Interpreter
 from ..ir.specialize import Listed as Listed
+from ..ir.specialize import SizesRefused as SizesRefused
 from ..ir.specialize import Specialize as Specialize
+from ..ir.specialize import Subgraph as Subgraph
 from ..ir.specialize import Wanted as Wanted
 from ..ir.specialize import element_name as element_name
 from ..ir.types import DTYPES as DTYPES

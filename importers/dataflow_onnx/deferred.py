@@ -58,7 +58,7 @@ def specialized(
         if wanted.name in values:
             raise ModelError(f"{error}; it is known, and must be more than that") from None
         builder.output(wanted.name, wanted)
-        return Wanted(eliminate_dead_code(importer.finish()), wanted.name, str(error))
+        return Wanted(eliminate_dead_code(importer.finish()), wanted.name, str(error), error.repeats)
     if not importer.lengths:
         return importer.finish()
     return Listed(importer.finish() if importer.builder.outputs() else None, importer.lengths)

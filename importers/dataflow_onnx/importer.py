@@ -6,6 +6,7 @@ Reshape, Slice and the like get it as attributes; nothing else is folded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +38,22 @@ class Undetermined(ModelError):
 
     Attributes:
         value: in the graph, or in that of a body.
+        repeats: an iteration of a loop wants it, and others may want more.
     """
 
-    def __init__(self, text: str, value: Value) -> None:
+    def __init__(self, text: str, value: Value, repeats: bool = False) -> None:
         super().__init__(text)
-        self.value = value
+        self.value, self.repeats = value, repeats
+
+
+@contextlib.contextmanager
+def repeating() -> Iterator[None]:
+    """Says of what is wanted within that iterations want it."""
+    try:
+        yield
+    except Undetermined as error:
+        error.repeats = True
+        raise
 
 
 class Importer:
@@ -60,7 +72,10 @@ class Importer:
         blocks: of values that are stored weights dequantized, or their transposes, what is stored.
         block_names: of tensors that were made of these, the names that look like those of a weight.
         inactive: names of nodes that would drop whenever they run, and don't.
+        unrolls: a loop that can't be one node becomes those of its iterations.
     """
+
+    unrolls = True
 
     def __init__(
         self,
@@ -193,7 +208,7 @@ class Importer:
             raise  # not the node's alone
         except Undetermined as error:
             text = str(error).removeprefix(f"{self.path}: ")
-            raise Undetermined(f"{self._where(converter)}: {text}", error.value) from None
+            raise Undetermined(f"{self._where(converter)}: {text}", error.value, error.repeats) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
             raise ModelError(f"{self._where(converter)}: {text}") from None
@@ -554,13 +569,18 @@ class Importer:
             self.ask(tensor, what)
         return array
 
-    def ask(self, tensor: Tensor, what: str) -> NoReturn:
+    def ask(self, tensor: Tensor, what: str, *, repeats: bool = False) -> NoReturn:
         """Says that a node can't be converted before a tensor is known.
+
+        Args:
+            tensor: this one.
+            what: it is to the node.
+            repeats: see ``Undetermined``.
 
         Raises:
             Undetermined: always.
         """
-        raise Undetermined(f"{what} {tensor.name!r} depends on sizes or data", self.outer_value(tensor))
+        raise Undetermined(f"{what} {tensor.name!r} depends on sizes or data", self.outer_value(tensor), repeats)
 
     # ---- the end --------------------------------------------------------------------------------------
 

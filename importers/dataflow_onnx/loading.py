@@ -21,6 +21,7 @@ from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
 from .importer import Importer, Undetermined
+from .interpret.interpreter import FileInterpreter
 from .operators import STANDARD
 
 _log = logging.getLogger("dataflow")
@@ -103,12 +104,22 @@ def import_model(
         aliases |= {value.name: names for value, names in importer.block_names.items()}
     complete = not graph.has_open_sizes and not graph.has(ops.deferred)
     again = None if complete else specialize
-    model = Model(graph, aliases=aliases, source=source, specialize=again, metadata=record.metadata)
+    interpreter = None
+    if again is not None and freed is None and _is_interpreted(record.graph, nodes):
+        interpreter = FileInterpreter(record, path, table, nodes, names)
+    model = Model(
+        graph, aliases=aliases, source=source, specialize=again, interpreter=interpreter, metadata=record.metadata
+    )
     for name in record.graph.maps.intersection(names) - model.maps.keys():
         raise ModelError(f"{path}: output {name!r} is a list of maps; expected one that a ZipMap gives")
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model
+
+
+def _is_interpreted(graph: GraphRecord, nodes: Sequence[NodeRecord]) -> bool:
+    """Whether a file has loops that its data may decide about, and neither takes nor gives maps."""
+    return not graph.maps and not graph.vocabularies and any(node.bodies for node in _with_bodies(nodes))
 
 
 def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[str], specialize: Specialize) -> Graph:

@@ -228,7 +228,7 @@ def test_a_session_keeps_the_weights_of_its_moment_whenever_it_meets_a_size(monk
     session.reload()
     for rows in (2, 3):
         np.testing.assert_allclose(session.run(x[rows])["z"], 2 * sums[rows], rtol=1e-5)
-    monkeypatch.setattr("dataflow.loaded.bind", lambda *_: pytest.fail("it was bound before"))
+    monkeypatch.setattr("dataflow.graph_runs.bind", lambda *_: pytest.fail("it was bound before"))
     session.run(x[2])  # sizes that it has seen cost no attempt
 
 
@@ -310,13 +310,13 @@ def branching():
 
 
 def test_values_that_decide_are_guessed_from_the_runs_before(monkeypatch):
-    from dataflow.loaded import Loaded
+    from dataflow.graph_runs import GraphRuns
 
     proto = branching()
     session = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"])
     reference = ReferenceEvaluator(proto)
-    runs, computed = [], Loaded._run
-    monkeypatch.setattr(Loaded, "_run", lambda self, *given: runs.append(self) or computed(self, *given))
+    runs, computed = [], GraphRuns.run
+    monkeypatch.setattr(GraphRuns, "run", lambda self, *given: runs.append(self) or computed(self, *given))
     some = np.array([[1, 2, 3, 4], [-1, -2, -3, -4], [1, 1, 1, 1]], np.float32)
     others, none = some[[2, 0, 0]], -np.abs(some)
     counts = []
@@ -337,19 +337,19 @@ def test_values_that_decide_are_guessed_from_the_runs_before(monkeypatch):
 
 @pytest.mark.parametrize("error", [df.LimitExceeded, df.OutOfMemoryError, df.ModelError, df.InputError])
 def test_a_guess_that_fails_is_no_failure(monkeypatch, error):
-    from dataflow.loaded import Loaded
+    from dataflow.graph_runs import GraphRuns
 
     session = df.Session(load_bytes(branching().SerializeToString()), devices=["cpu"])
     x = np.ones((3, 4), np.float32)
     expected = [session.run(x)["y"] for _ in range(2)][-1]
-    failing, computed = [error("of other sizes")], Loaded._run
+    failing, computed = [error("of other sizes")], GraphRuns.run
 
     def run(self, *given):
         if failing:
             raise failing.pop()
         return computed(self, *given)
 
-    monkeypatch.setattr(Loaded, "_run", run)
+    monkeypatch.setattr(GraphRuns, "run", run)
     np.testing.assert_array_equal(session.run(x)["y"], expected)
     assert not failing
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from dataflow import Dim, Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import least_size
+from dataflow.plugin import Size, least_size
 
 from ..converters import Collector
 from ..emit import iota, number, slice_axis
 from ..file.records import GraphRecord
-from ..importer import Importer, Undetermined
+from ..importer import Importer, Undetermined, repeating
 from ..iteration_count import iterations
 from ..shape_eval import Known, axis_in, filled
 from ..subgraphs import Body
@@ -127,11 +127,12 @@ def Scan(
         attributes = {"n_carries": carried, "n_xs": len(xs), "reverse": reverse}
         results = _results(c, ops.scan, [*carries, *xs, *captures], attributes, [inner.graph()])
     except (NotATensor, Undetermined) as error:  # it reads a sequence, or what it computes decides about shapes
-        if isinstance(error, Undetermined) and error.value.builder is c.builder:
+        if (isinstance(error, Undetermined) and error.value.builder is c.builder) or not c.outermost.unrolls:
             raise
         if isinstance(xs[0].type.shape[0], Dim):
-            c.ask(operands[carried], "the number of iterations over")
-        results = _unrolled_scan(c, carries, xs, body, reverse)
+            c.ask(operands[carried], "the number of iterations over", repeats=True)
+        with repeating():
+            results = _unrolled_scan(c, carries, xs, body, reverse)
     targets = _axes(scan_output_axes, rows, "scan_output_axes")
     stacked = []
     for value, direction, axis in zip(results[carried : carried + rows], back, targets, strict=True):
@@ -197,9 +198,10 @@ def _iterated(
     try:
         return _loop(c, limit, condition, operands, body, rows)
     except ModelError as error:  # shapes that change from one iteration to the next, or decide about something else
-        if isinstance(error, Undetermined) and error.value.builder is c.builder:
+        if (isinstance(error, Undetermined) and error.value.builder is c.builder) or not c.outermost.unrolls:
             raise
-        return _unrolled(c, limit, condition, operands, body, rows)
+        with repeating():
+            return _unrolled(c, limit, condition, operands, body, rows)
 
 
 def _loop(
@@ -225,12 +227,12 @@ def _loop(
         graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
         return tuple(found[: len(carries) + rows])
-    if rows and not isinstance(count, int):
-        if limit is None:
-            raise ModelError("its number of iterations depends on data alone and it stacks results; expected a limit")
-        count = max(c.ints(limit, "the number of iterations")[0], 0)
+    if rows and limit is None:
+        raise ModelError("its number of iterations depends on data alone and it stacks results; expected a limit")
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     _check_carried(inner, carries)
+    if rows and limit is not None and not isinstance(count, int):
+        count = max(c.ints(limit, "the number of iterations")[0], 0)
     on = inner.inner.value(inner.results[0])
     if on.type.rank:  # Paddle's converter writes conditions of one element
         inner.results[0] = Tensor(inner.results[0].name, ops.reshape(on, shape=()))
@@ -250,7 +252,7 @@ def _loop(
 
 def _check_carried(inner: Body, carries: Sequence[Value]) -> None:
     for given, result in zip(carries, inner.results[1:], strict=False):
-        if not _may_be(given.type, result.type):
+        if not _may_be(inner.outer, given.type, result.type):
             raise ModelError(f"a carried value is {given.type}, and {result.type} after an iteration")
 
 
@@ -309,11 +311,16 @@ def _stacked(rows: Sequence[Value]) -> Any:
     return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
 
 
-def _may_be(a: TensorType, b: TensorType) -> bool:
-    """Whether two types can be one, once sizes are known."""
-    dims = zip(a.shape, b.shape, strict=False)
-    alike = all(m == n or isinstance(m, Dim) or isinstance(n, Dim) for m, n in dims)
-    return a.dtype == b.dtype and a.rank == b.rank and alike
+def _may_be(c: Importer, a: TensorType, b: TensorType) -> bool:
+    """Whether two types can be one, once sizes are known; with those that are read from data nothing is tried again."""
+
+    def alike(m: Size, n: Size) -> bool:
+        if m == n:
+            return True
+        named = [size for size in (m, n) if isinstance(size, Dim)]
+        return bool(named) and not any(map(c.is_read, named))
+
+    return a.dtype == b.dtype and a.rank == b.rank and all(map(alike, a.shape, b.shape))
 
 
 @operator("If")
@@ -329,7 +336,7 @@ def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: Grap
         return tuple(c.inlined(then_branch if known.reshape(())[()] else else_branch))
     try:
         yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
-        alike = all(_may_be(a.type, b.type) for a, b in zip(yes.results, no.results, strict=True))
+        alike = all(_may_be(c, a.type, b.type) for a, b in zip(yes.results, no.results, strict=True))
     except ModelError:  # one that isn't taken need not be possible; a sequence is no value
         alike = False
     if not alike:

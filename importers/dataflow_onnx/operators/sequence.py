@@ -13,7 +13,7 @@ from ..emit import slice_axis
 from ..file.functions import MOST_NODES
 from ..file.records import GraphRecord
 from ..file.value_types import ValueType
-from ..importer import Importer
+from ..importer import Importer, repeating
 from ..shape_eval import Known, axis_in, filled
 from ..tensor import Tensor
 from .arithmetic import Identity
@@ -111,7 +111,7 @@ def SplitToSequence(c: Importer, x: T, split: T | None = None, *, axis: int = 0,
     at = axis_in(axis, value.type.rank)
     size = value.type.shape[at]
     if isinstance(size, Dim):
-        c.ask(x, "how many tensors there are in a split of")
+        c.ask(x, "how many tensors there are in a split of", repeats=True)
     rows = _rows(value, at, _split_sizes(c, split, size))
     if split is None and not keepdims:
         return [ops.reshape(row, shape=(*row.type.shape[:at], *row.type.shape[at + 1 :])) for row in rows]
@@ -158,7 +158,9 @@ def SequenceMap(c: Importer, sequence: T, *others: T, body: GraphRecord) -> Any:
     mapped: list[list[T]] = [[] for _ in body.outputs]
     for index in range(count):
         given = [t if t.elements is None else t.elements[index] for t in (sequence, *others)]
-        for results, result in zip(mapped, c.inlined(body, given), strict=True):
+        with repeating():
+            found = c.inlined(body, given)
+        for results, result in zip(mapped, found, strict=True):
             results.append(result)
     return tuple(_made(c, results) for results in mapped)
 

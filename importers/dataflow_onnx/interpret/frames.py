@@ -1,0 +1,117 @@
+"""Graphs of a file as they are run node by node: which names each has, and what they hold in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from dataflow.errors import InputError
+
+from ..file.records import Array, GraphRecord, NodeRecord
+
+Item: TypeAlias = "Array | list[Array] | None"
+"""What a name holds: a tensor, a sequence, or an optional that is absent."""
+
+
+class Scope:
+    """The main graph or a body: its nodes in order.
+
+    Args:
+        record: of the file.
+        nodes: those that its outputs need.
+        outputs: names.
+        repeats: a loop runs it.
+
+    Attributes:
+        stored: tensors that it has by itself.
+        inner: the scopes of bodies of its nodes that were run.
+    """
+
+    def __init__(
+        self, record: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str], *, repeats: bool
+    ) -> None:
+        self.record, self.outputs, self.repeats = record, tuple(outputs), repeats
+        self.stored: dict[str, Array] = dict(record.initializers)
+        self.nodes: list[NodeRecord] = []
+        for node in nodes:
+            array = node.attributes.get("value") if node.op == "Constant" and not node.domain else None
+            if array is None:
+                self.nodes.append(node)
+            else:
+                self.stored[node.outputs[0]] = array
+        self.reads = [tuple(name for name in node.reads() if name) for node in self.nodes]
+        self.inner: dict[int, Scope] = {}
+        self._dead: dict[tuple[int, int], Sequence[str]] = {}
+        self._last = dict.fromkeys(self.outputs, len(self.nodes))
+        for index, names in enumerate(self.reads):
+            for name in names:
+                self._last[name] = max(index, self._last.get(name, 0))
+
+    def body(self, record: GraphRecord, *, loop: bool) -> Scope:
+        """The scope of a body of one of its nodes."""
+        found = self.inner.get(id(record))
+        if found is None:
+            repeats = self.repeats or loop
+            found = self.inner[id(record)] = Scope(record, record.nodes, record.outputs, repeats=repeats)
+        return found
+
+    def live(self, start: int, end: int) -> list[str]:
+        """Names that nodes from ``start`` to ``end`` define, and that others, or the outputs, read."""
+        names = (name for node in self.nodes[start:end] for name in node.outputs if name)
+        return [name for name in dict.fromkeys(names) if self._last.get(name, -1) >= end]
+
+    def dead(self, start: int, end: int) -> Sequence[str]:
+        """Names that nobody reads once the nodes from ``start`` to ``end`` have run."""
+        found = self._dead.get((start, end))
+        if found is None:
+            names = dict.fromkeys(name for reads in self.reads[start:end] for name in reads)
+            found = self._dead[start, end] = [name for name in names if self._last[name] < end]
+        return found
+
+
+class Frame:
+    """What the names of a scope hold, in one run of it.
+
+    Attributes:
+        items: by name.
+        around: of a body, the frame of the graph around it.
+    """
+
+    __slots__ = ("around", "items", "scope")
+
+    def __init__(self, scope: Scope, items: Mapping[str, Any], around: Frame | None = None) -> None:
+        self.scope, self.items, self.around = scope, dict(items), around
+
+    def holds(self, name: str) -> bool:
+        """Whether it, or one around it, was given or has computed a name."""
+        return any(name in frame.items for frame in self.frames())
+
+    def item(self, name: str) -> Item:
+        """What a name holds that was given or computed.
+
+        Raises:
+            InputError: nobody did.
+        """
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.items:
+                found: Item = frame.items[name]
+                return found
+            frame = frame.around
+        raise InputError(f"{name!r} is read, which nothing before it defines")
+
+    def stored(self, name: str) -> Array | None:
+        """The data in the file of a stored tensor; None of all else."""
+        for frame in self.frames():
+            if name in frame.items:
+                return None
+            if name in frame.scope.stored:
+                return frame.scope.stored[name]
+        return None
+
+    def frames(self) -> Iterator[Frame]:
+        """It, and those around it."""
+        frame: Frame | None = self
+        while frame is not None:
+            yield frame
+            frame = frame.around
