@@ -49,6 +49,20 @@ def slice_axis(value: Value, axis: int, start: Any, stop: Any, step: int = 1) ->
     )
 
 
+def moved(value: Value, source: int, target: int) -> Any:
+    """With an axis moved to another index."""
+    order = list(range(value.type.rank))
+    order.insert(target, order.pop(source))
+    return value if source == target else ops.transpose(value, perm=tuple(order))
+
+
+def merged(rows: Value, axis: int) -> Any:
+    """Tensors that are stacked along the first axis, one behind the other along an axis of theirs."""
+    count, shape = rows.type.shape[0], rows.type.shape[1:]
+    along_axis = (*shape[:axis], count * shape[axis], *shape[axis + 1 :])
+    return ops.reshape(moved(rows, 0, axis), shape=along_axis)
+
+
 def equal_slices(value: Value, axis: int, count: int) -> tuple[Any, ...]:
     """``count`` slices of equal size along an axis."""
     size = int(value.type.shape[axis]) // count

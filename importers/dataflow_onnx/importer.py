@@ -22,6 +22,8 @@ from dataflow.plugin import dtype as as_dtype
 
 from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
+from .emit import slice_axis
+from .file.functions import MOST_NODES
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .parametrized import parametrized
@@ -140,13 +142,14 @@ class Importer:
 
     def _output(self, name: str, tensor: Tensor, graph: GraphRecord) -> None:
         """Names an output; of a sequence, its elements."""
-        if tensor.elements is None and not tensor.is_absent:
+        if not tensor.is_sequence and not tensor.is_absent:
             self.builder.output(name, self.value(tensor))
             return
         if name in graph.declared:
             raise ModelError(f"output {name!r} is declared as {graph.declared[name]}, but is no tensor")
-        self.lengths[name] = None if tensor.elements is None else len(tensor.elements)
-        for index, element in enumerate(tensor.elements or ()):
+        elements = self.elements(tensor) if tensor.is_sequence else None
+        self.lengths[name] = None if elements is None else len(elements)
+        for index, element in enumerate(elements or ()):
             self.builder.output(element_name(name, index), self.value(element))
 
     def convert_all(self, nodes: Sequence[NodeRecord]) -> None:
@@ -343,7 +346,9 @@ class Importer:
             return self._named_value(name, result)
         if isinstance(result, Tensor):
             known = result.value is None
-            return Tensor(name, None, result.array, result.known, elements=result.elements) if known else result
+            if not known:
+                return result
+            return Tensor(name, None, result.array, result.known, elements=result.elements, rows=result.rows)
         if isinstance(result, list):
             elements = [e if isinstance(e, Tensor) else self.named(f"{name}.{i}", e) for i, e in enumerate(result)]
             for element in elements:
@@ -399,6 +404,44 @@ class Importer:
                     tensor.value = self.builder.initializer(name, array)
             self.claimed.add(tensor.value)
         return tensor.value
+
+    def data(self, tensor: Tensor) -> Value:
+        """As ``value``; of a sequence whose tensors are alike, their stack."""
+        return self.value(tensor) if tensor.rows is None else tensor.rows
+
+    def elements(self, sequence: Tensor) -> tuple[Tensor, ...]:
+        """Those of a sequence.
+
+        Raises:
+            ModelError: it is a tensor, or absent.
+            Undetermined: it isn't known how many there are.
+        """
+        if sequence.elements is not None:
+            return sequence.elements
+        rows = sequence.rows
+        if rows is None:
+            what = "an optional without an element" if sequence.is_absent else f"a tensor, {sequence.type}"
+            raise ModelError(f"{sequence.name!r} is {what}; expected a sequence")
+        count, shape = rows.type.shape[0], rows.type.shape[1:]
+        if isinstance(count, Dim):
+            what = f"the number of tensors in {sequence.name!r}"
+            raise Undetermined(f"{what} depends on sizes or data", self.outer_value(Tensor(rows.name, rows)), True)
+        if count > MOST_NODES:
+            raise ModelError(f"{sequence.name!r} has {count} tensors; at most {MOST_NODES} become nodes")
+        slices = (slice_axis(rows, 0, index, index + 1) for index in range(count))
+        names = (f"{sequence.name}.{index}" for index in range(count))
+        return tuple(Tensor(name, ops.reshape(row, shape=shape)) for name, row in zip(names, slices, strict=True))
+
+    def rows(self, sequence: Tensor) -> Value | None:
+        """The tensors of a sequence, stacked; None where they aren't alike, or there is none."""
+        if sequence.rows is not None:
+            return sequence.rows
+        values = [self.value(element) for element in self.elements(sequence)]
+        if len({value.type for value in values}) != 1:
+            return None
+        ones: list[Any] = [ops.reshape(value, shape=(1, *value.type.shape)) for value in values]
+        found: Value = ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
+        return found
 
     def _sizes_as_data(self, tensor: Tensor) -> Value:
         """Known sizes as a value: a constant, or a node that binding makes one of."""

@@ -82,9 +82,9 @@ class Body:
         if outer.known is not None:
             self.inner.tensors[name] = Tensor(name, None, outer.array, outer.known)
             return
-        type_ = self.outer.value(outer).type
+        type_ = self.outer.data(outer).type
         value = self.builder.input(name, type_.dtype, type_.shape)
-        self.inner.tensors[name] = Tensor(name, value, outer=outer)
+        self.inner.tensors[name] = Tensor(name, value, outer=outer) if outer.rows is None else Tensor(name, rows=value)
         self.inner.claimed.add(value)
         self.captured.append(name)
 
@@ -92,9 +92,12 @@ class Body:
         """Gives the body the inputs of ``names`` too, behind its own and in this order."""
         for name in names:
             if name not in self.captured:
-                type_ = self.outer.value(self.outer.tensors[name]).type
+                outer = self.outer.tensors[name]
+                type_ = self.outer.data(outer).type
                 value = self.builder.input(name, type_.dtype, type_.shape)
-                self.inner.tensors.setdefault(name, Tensor(name, value))
+                self.inner.tensors.setdefault(
+                    name, Tensor(name, value) if outer.rows is None else Tensor(name, rows=value)
+                )
         self.captured = list(names)
 
     def graph(self, results: Sequence[int] | None = None, order: Sequence[int] | None = None) -> Graph:

@@ -32,6 +32,7 @@ class Tensor:
         stored: the tensor with data, or of the graph around it, that this or a part of it shows in another shape,
             order or dtype.
         elements: of a sequence; None for all else.
+        rows: of a sequence whose tensors are alike, these, stacked along a new first axis; it has no ``elements`` then.
     """
 
     name: str
@@ -41,16 +42,23 @@ class Tensor:
     outer: Tensor | None = None
     stored: Tensor | None = None
     elements: tuple[Tensor, ...] | None = None
+    rows: Value | None = None
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether this is a sequence."""
+        return self.elements is not None or self.rows is not None
 
     @property
     def is_absent(self) -> bool:
         """Whether this is an optional without an element."""
-        return self.value is None and self.array is None and self.known is None and self.elements is None
+        return self.value is None and self.array is None and self.known is None and not self.is_sequence
 
     def check(self) -> None:
         """Raises NotATensor where this is none."""
-        if self.elements is not None:
-            raise NotATensor(f"{self.name!r} is a sequence of {len(self.elements)} tensors; expected a tensor")
+        if self.is_sequence:
+            count = len(self.elements) if self.elements is not None else self.rows.type.shape[0]  # type: ignore[union-attr]
+            raise NotATensor(f"{self.name!r} is a sequence of {count} tensors; expected a tensor")
         if self.is_absent:
             raise NotATensor(f"{self.name!r} is an optional without an element; expected a tensor")
 

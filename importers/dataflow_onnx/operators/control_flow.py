@@ -11,14 +11,16 @@ from dataflow import Dim, Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
 from dataflow.plugin import Size, least_size
 
+from ..accumulators import accumulators, appended, hoisted, stacking
 from ..converters import Collector
-from ..emit import iota, number, slice_axis
+from ..emit import iota, moved, number, slice_axis
 from ..file.records import GraphRecord
 from ..importer import Importer, Undetermined, repeating
 from ..iteration_count import iterations
-from ..shape_eval import Known, axis_in, filled
+from ..shape_eval import axis_in
 from ..subgraphs import Body
 from ..tensor import NotATensor, Tensor
+from ..unrolled import MOST_UNROLLED, stack, unrolled, unrolled_scan
 
 T = Tensor
 operator = Collector()
@@ -29,14 +31,7 @@ def _captures(c: Importer, *bodies: Body) -> list[Value]:
     names = list(dict.fromkeys(name for body in bodies for name in body.captured))
     for body in bodies:
         body.take(names)
-    return [c.value(c.tensors[name]) for name in names]
-
-
-def _moved(value: Value, source: int, target: int) -> Any:
-    """With an axis moved to another index."""
-    order = list(range(value.type.rank))
-    order.insert(target, order.pop(source))
-    return value if source == target else ops.transpose(value, perm=tuple(order))
+    return [c.data(c.tensors[name]) for name in names]
 
 
 def _reversed(value: Value) -> Any:
@@ -76,8 +71,8 @@ def Scan_8(
         )
     if isinstance(first[0], Dim):
         c.ask(operands[-1], "the number of examples in")
-    if first[0] > _MOST_UNROLLED:
-        raise ModelError(f"it has {first[0]} examples; expected at most {_MOST_UNROLLED}")
+    if first[0] > MOST_UNROLLED:
+        raise ModelError(f"it has {first[0]} examples; expected at most {MOST_UNROLLED}")
     made = [first[1]] * first[0] if lengths is None else c.ints(lengths, "the lengths")
     if len(made) != first[0]:
         raise ModelError(f"there are {len(made)} lengths for {first[0]} examples")
@@ -92,7 +87,7 @@ def Scan_8(
             if at >= carried and length != first[1]:
                 value = ops.pad(value, pads=(*(0,) * value.type.rank, first[1] - length, *(0,) * (value.type.rank - 1)))
             row.append(value)
-    return tuple(map(_stacked, results))
+    return tuple(map(stack, results))
 
 
 @operator("Scan", 9)
@@ -117,7 +112,7 @@ def Scan(
     forth = _directions(scan_input_directions, len(xs), "scan_input_directions")
     back = _directions(scan_output_directions, rows, "scan_output_directions")
     axes = _axes(scan_input_axes, len(xs), "scan_input_axes")
-    xs = [_moved(x, axis_in(axis, x.type.rank), 0) for x, axis in zip(xs, axes, strict=True)]
+    xs = [moved(x, axis_in(axis, x.type.rank), 0) for x, axis in zip(xs, axes, strict=True)]
     reverse = int(all(forth))  # the op runs backwards itself, without a copy
     xs = [x if d == reverse else _reversed(x) for x, d in zip(xs, forth, strict=True)]
     row_types = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
@@ -132,12 +127,12 @@ def Scan(
         if isinstance(xs[0].type.shape[0], Dim):
             c.ask(operands[carried], "the number of iterations over", repeats=True)
         with repeating():
-            results = _unrolled_scan(c, carries, xs, body, reverse)
+            results = unrolled_scan(c, carries, xs, body, reverse)
     targets = _axes(scan_output_axes, rows, "scan_output_axes")
     stacked = []
     for value, direction, axis in zip(results[carried : carried + rows], back, targets, strict=True):
         straight = value if direction == reverse else _reversed(value)
-        stacked.append(_moved(straight, 0, axis_in(axis, value.type.rank)))
+        stacked.append(moved(straight, 0, axis_in(axis, value.type.rank)))
     return (*results[:carried], *stacked)
 
 
@@ -157,7 +152,7 @@ def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *opera
     kept = _passed_on(body)
     with _known_as(c, {name: operands[position] for position, name in kept.items()}):
         changing = [t for position, t in enumerate(operands) if position not in kept]
-        results = iter(_iterated(c, limit, condition, changing, _without(body, kept), rows))
+        results = iter(_accumulated(c, limit, condition, changing, _without(body, kept), rows))
     carried = [t if position in kept else next(results) for position, t in enumerate(operands)]
     return (*carried, *results)
 
@@ -192,6 +187,26 @@ def _known_as(c: Importer, given: Mapping[str, T]) -> Iterator[None]:
         c.tensors.update(hidden)
 
 
+def _accumulated(
+    c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
+) -> Any:
+    """A loop that stacks what it only appends, where it can be one node then."""
+    apart = hoisted(body)
+    found = {p: one for p, one in accumulators(apart).items() if (one.axis is None) == operands[p].is_sequence}
+    others = [t for position, t in enumerate(operands) if position not in found]
+    try:
+        if found:
+            made = _loop(c, limit, condition, others, stacking(apart, found), rows + len(found))
+            kept, stacked = iter(made[: len(others)]), iter(made[len(others) + rows :])
+            pairs = ((operand, found.get(position)) for position, operand in enumerate(operands))
+            carried = [next(kept) if one is None else appended(c, one, t, next(stacked)) for t, one in pairs]
+            return (*carried, *made[len(others) : len(others) + rows])
+    except ModelError as error:
+        if isinstance(error, Undetermined) and error.value.builder is c.builder:
+            raise
+    return _iterated(c, limit, condition, operands, body, rows)
+
+
 def _iterated(
     c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
 ) -> Any:
@@ -201,7 +216,7 @@ def _iterated(
         if (isinstance(error, Undetermined) and error.value.builder is c.builder) or not c.outermost.unrolls:
             raise
         with repeating():
-            return _unrolled(c, limit, condition, operands, body, rows)
+            return unrolled(c, limit, condition, operands, body, rows)
 
 
 def _loop(
@@ -217,6 +232,9 @@ def _loop(
         count = max(count, 0)
     made = iterations(c, condition, operands, body, types)
     if made is not None and limit is not None:
+        if rows and made == -1 and count is None and c.around is None:
+            limit_value = ops.maximum(c.value(limit), number(c.builder, 0, int64))
+            count = c.count(limit_value, "number of iterations")  # instead of a loop with memory for the most
         made = count if made == -1 or count is None else least_size((made, count))
     if made is not None and made != -1:
         inner = Body(c, body, types, always=1)
@@ -227,7 +245,7 @@ def _loop(
         graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
         return tuple(found[: len(carries) + rows])
-    if rows and limit is None:
+    if rows and (limit is None or (isinstance(count, int) and count > _MOST_STACKED)):
         raise ModelError("its number of iterations depends on data alone and it stacks results; expected a limit")
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     _check_carried(inner, carries)
@@ -250,65 +268,13 @@ def _loop(
     return (*found[1 : 1 + len(carries)], *stacked)
 
 
+_MOST_STACKED = 1 << 24  # iterations of which the last is not known; there is memory for the results of all
+
+
 def _check_carried(inner: Body, carries: Sequence[Value]) -> None:
     for given, result in zip(carries, inner.results[1:], strict=False):
         if not _may_be(inner.outer, given.type, result.type):
             raise ModelError(f"a carried value is {given.type}, and {result.type} after an iteration")
-
-
-_MOST_UNROLLED = 1 << 12  # iterations
-
-
-def _unrolled(
-    c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
-) -> Any:
-    """A loop as the nodes of its iterations, which may differ in shapes; how many there are is known or asked for."""
-    count = None if limit is None else c.ints(limit, "the number of iterations")[0]
-    carried: list[Any] = list(operands)
-    stacked: list[list[Any]] = [[] for _ in range(rows)]
-    go = condition
-    index = 0
-    while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
-        if index == _MOST_UNROLLED:
-            raise ModelError(f"it makes more than {_MOST_UNROLLED} iterations, whose shapes differ")
-        at, true = (Known(filled((), n), dtype) for n, dtype in ((index, int64), (True, bool_)))
-        go, *results = c.inlined(body, [at, true, *carried])
-        carried = results[: len(carried)]
-        for row, result in zip(stacked, results[len(carried) :], strict=True):
-            row.append(c.value(result))
-        index += 1
-    return (*carried, *map(_stacked, stacked))
-
-
-def _unrolled_scan(
-    c: Importer, carries: Sequence[Value], xs: Sequence[Value], body: GraphRecord, reverse: int
-) -> list[Any]:
-    """The results of a scan as the nodes of its iterations."""
-    count = int(xs[0].type.shape[0])
-    if count > _MOST_UNROLLED:
-        raise ModelError(f"it makes {count} iterations, whose shapes differ; expected at most {_MOST_UNROLLED}")
-    carried: list[Any] = list(carries)
-    stacked: list[list[Any]] = [[] for _ in body.outputs[len(carried) :]]
-    for index in reversed(range(count)) if reverse else range(count):
-        rows = [ops.reshape(slice_axis(x, 0, index, index + 1), shape=x.type.shape[1:]) for x in xs]
-        results = c.inlined(body, [*carried, *rows])
-        carried = results[: len(carried)]
-        for row, result in zip(stacked, results[len(carried) :], strict=True):
-            row.insert(0 if reverse else len(row), c.value(result))
-    last = [c.value(result) for result in carried] if count else carries
-    return [*last, *map(_stacked, stacked)]
-
-
-def _stacked(rows: Sequence[Value]) -> Any:
-    """Results of iterations along a new first axis.
-
-    Raises:
-        ModelError: there are none.
-    """
-    if not rows:
-        raise ModelError("it makes no iteration, so the shape of what it stacks is not known")
-    ones = [ops.reshape(row, shape=(1, *row.type.shape)) for row in rows]
-    return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
 
 
 def _may_be(c: Importer, a: TensorType, b: TensorType) -> bool:

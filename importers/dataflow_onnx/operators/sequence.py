@@ -9,7 +9,7 @@ from dataflow import Dim, Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..emit import slice_axis
+from ..emit import merged, moved, slice_axis
 from ..file.functions import MOST_NODES
 from ..file.records import GraphRecord
 from ..file.value_types import ValueType
@@ -20,18 +20,6 @@ from .arithmetic import Identity
 
 T = Tensor
 operator = Collector()
-
-
-def _elements(sequence: T) -> tuple[T, ...]:
-    """Those of a sequence.
-
-    Raises:
-        ModelError: it is a tensor, or absent.
-    """
-    if sequence.elements is None:
-        what = "an optional without an element" if sequence.is_absent else f"a tensor, {sequence.type}"
-        raise ModelError(f"{sequence.name!r} is {what}; expected a sequence")
-    return sequence.elements
 
 
 def _made(c: Importer, elements: Sequence[T]) -> list[T]:
@@ -66,20 +54,26 @@ def SequenceConstruct(c: Importer, *inputs: T) -> Any:
 
 @operator("SequenceAt", 11)
 def SequenceAt(c: Importer, sequence: T, position: T) -> Any:
-    elements = _elements(sequence)
+    rows = sequence.rows
+    if rows is None and position.known is None and c.constant(position) is None:
+        rows = c.rows(sequence)
+    if rows is not None:
+        at = c.value(position)
+        return ops.gather(rows, ops.reshape(at, shape=()) if at.type.rank else at, axis=0)
+    elements = c.elements(sequence)
     return elements[_position(c, position, len(elements), len(elements) - 1)]
 
 
 @operator("SequenceInsert", 11)
 def SequenceInsert(c: Importer, sequence: T, tensor: T, position: T | None = None) -> Any:
-    elements = list(_elements(sequence))
+    elements = list(c.elements(sequence))
     at = len(elements) if position is None else _position(c, position, len(elements), len(elements))
     return _made(c, [*elements[:at], tensor, *elements[at:]])
 
 
 @operator("SequenceErase", 11)
 def SequenceErase(c: Importer, sequence: T, position: T | None = None) -> Any:
-    elements = list(_elements(sequence))
+    elements = list(c.elements(sequence))
     if not elements:
         raise ModelError(f"the sequence {sequence.name!r} is empty")
     at = -1 if position is None else _position(c, position, len(elements), len(elements) - 1)
@@ -89,12 +83,18 @@ def SequenceErase(c: Importer, sequence: T, position: T | None = None) -> Any:
 
 @operator("SequenceLength", 11)
 def SequenceLength(c: Importer, sequence: T) -> Any:
-    return Known(filled((), len(_elements(sequence))), int64)
+    count = len(c.elements(sequence)) if sequence.rows is None else sequence.rows.type.shape[0]
+    return Known(filled((), count), int64)
 
 
 @operator("ConcatFromSequence", 11)
 def ConcatFromSequence(c: Importer, sequence: T, *, axis: int, new_axis: int = 0) -> Any:
-    values = [c.value(element) for element in _elements(sequence)]
+    if sequence.rows is not None:
+        rows = sequence.rows
+        if new_axis:
+            return moved(rows, 0, axis_in(axis, rows.type.rank))
+        return merged(rows, axis_in(axis, rows.type.rank - 1))
+    values = [c.value(element) for element in c.elements(sequence)]
     if not values:
         raise ModelError(f"the sequence {sequence.name!r} is empty: the shape of its concatenation is not known")
     rank = values[0].type.rank
@@ -151,13 +151,14 @@ def _rows(value: Value, axis: int, sizes: Sequence[int]) -> list[Any]:
 
 @operator("SequenceMap", 17)
 def SequenceMap(c: Importer, sequence: T, *others: T, body: GraphRecord) -> Any:
-    count = len(_elements(sequence))
-    for other in others:
-        if other.elements is not None and len(other.elements) != count:
-            raise ModelError(f"its sequences have {count} and {len(other.elements)} elements; expected as many")
+    several = [c.elements(t) if t.is_sequence else None for t in (sequence, *others)]
+    count = len(c.elements(sequence))
+    for other in several:
+        if other is not None and len(other) != count:
+            raise ModelError(f"its sequences have {count} and {len(other)} elements; expected as many")
     mapped: list[list[T]] = [[] for _ in body.outputs]
     for index in range(count):
-        given = [t if t.elements is None else t.elements[index] for t in (sequence, *others)]
+        given = [t if many is None else many[index] for t, many in zip((sequence, *others), several, strict=True)]
         with repeating():
             found = c.inlined(body, given)
         for results, result in zip(mapped, found, strict=True):

@@ -1,0 +1,74 @@
+"""Loops as the nodes of their iterations, where shapes change from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dataflow import Value, bool_, int64, ops
+from dataflow.errors import ModelError
+
+from .emit import slice_axis
+from .file.records import GraphRecord
+from .importer import Importer
+from .shape_eval import Known, filled
+from .tensor import Tensor
+
+MOST_UNROLLED = 1 << 12  # iterations
+
+
+def unrolled(
+    c: Importer,
+    limit: Tensor | None,
+    condition: Tensor | None,
+    operands: Sequence[Tensor],
+    body: GraphRecord,
+    rows: int,
+) -> Any:
+    """A loop as the nodes of its iterations, which may differ in shapes; how many there are is known or asked for."""
+    count = None if limit is None else c.ints(limit, "the number of iterations")[0]
+    carried: list[Any] = list(operands)
+    rows_of: list[list[Any]] = [[] for _ in range(rows)]
+    go = condition
+    index = 0
+    while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
+        if index == MOST_UNROLLED:
+            raise ModelError(f"it makes more than {MOST_UNROLLED} iterations, whose shapes differ")
+        at, true = (Known(filled((), n), dtype) for n, dtype in ((index, int64), (True, bool_)))
+        go, *results = c.inlined(body, [at, true, *carried])
+        carried = results[: len(carried)]
+        for row, result in zip(rows_of, results[len(carried) :], strict=True):
+            row.append(c.value(result))
+        index += 1
+    return (*carried, *map(stack, rows_of))
+
+
+def unrolled_scan(
+    c: Importer, carries: Sequence[Value], xs: Sequence[Value], body: GraphRecord, reverse: int
+) -> list[Any]:
+    """The results of a scan as the nodes of its iterations."""
+    count = int(xs[0].type.shape[0])
+    if count > MOST_UNROLLED:
+        raise ModelError(f"it makes {count} iterations, whose shapes differ; expected at most {MOST_UNROLLED}")
+    carried: list[Any] = list(carries)
+    rows_of: list[list[Any]] = [[] for _ in body.outputs[len(carried) :]]
+    for index in reversed(range(count)) if reverse else range(count):
+        rows = [ops.reshape(slice_axis(x, 0, index, index + 1), shape=x.type.shape[1:]) for x in xs]
+        results = c.inlined(body, [*carried, *rows])
+        carried = results[: len(carried)]
+        for row, result in zip(rows_of, results[len(carried) :], strict=True):
+            row.insert(0 if reverse else len(row), c.value(result))
+    last = [c.value(result) for result in carried] if count else carries
+    return [*last, *map(stack, rows_of)]
+
+
+def stack(rows: Sequence[Value]) -> Any:
+    """Results of iterations along a new first axis.
+
+    Raises:
+        ModelError: there are none.
+    """
+    if not rows:
+        raise ModelError("it makes no iteration, so the shape of what it stacks is not known")
+    ones = [ops.reshape(row, shape=(1, *row.type.shape)) for row in rows]
+    return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
