@@ -44,7 +44,7 @@ decode (int64 n, int64[1] start, float[20, 16] table, float[16, 20] out) => (int
 }}
 """
 
-# A row or its negative for each row of x, as a sequence that becomes a matrix; and how many were negated.
+# A row or twice its negative for each row of x, as a sequence that becomes a matrix; and how many were negated.
 APPENDED = f"""{HEADER}
 rows (float[T, 4] x) => (float[U, 4] y, int64 negated, seq(float) all) {{
   yes = Constant <value = bool {{1}}> ()
@@ -64,7 +64,8 @@ rows (float[T, 4] x) => (float[U, 4] y, int64 negated, seq(float) all) {{
       <then_branch = keep () => (seq(float) a, int64 ka) {{ a = SequenceInsert (s, row)
                                                         ka = Identity (k) }},
        else_branch = negate () => (seq(float) b, int64 kb) {{ minus = Neg (row)
-                                                          b = SequenceInsert (s, minus)
+                                                          t1 = SequenceInsert (s, minus)
+                                                          b = SequenceInsert (t1, minus)
                                                           kb = Add (k, one) }}>
   }}>
   y = ConcatFromSequence <axis = 0, new_axis = 1> (all)
@@ -297,7 +298,7 @@ def test_threads_run_one_session():
         ),
         (
             APPENDED.replace("minus = Neg (row)", "minus = Cast <to = 11> (row)"),
-            r"SequenceInsert 'b', opset 17: it puts float32 and float64 into one sequence",
+            r"SequenceInsert 't1', opset 17: it puts float32 and float64 into one sequence",
         ),
     ],
 )
