@@ -74,6 +74,7 @@ class Importer:
         blocks: of values that are stored weights dequantized, or their transposes, what is stored.
         block_names: of tensors that were made of these, the names that look like those of a weight.
         inactive: names of nodes that would drop whenever they run, and don't.
+        iterations: how many of loops became nodes.
         unrolls: a loop that can't be one node becomes those of its iterations.
     """
 
@@ -101,6 +102,7 @@ class Importer:
         self.blocks: dict[Value, BlockWeight] = {}
         self.block_names: dict[Value, tuple[str, ...]] = {}
         self.inactive: list[str] = around.inactive if around is not None else []
+        self.iterations = 0
         self.claimed: set[Value] = set()  # values that have their name from the file
         self._of_file: frozenset[str] | None = None
         self._converters: dict[tuple[str, str], Converter] = {}  # by domain and operator

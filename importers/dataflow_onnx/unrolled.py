@@ -15,6 +15,7 @@ from .shape_eval import Known, filled
 from .tensor import Tensor
 
 MOST_UNROLLED = 1 << 12  # iterations
+_MANY = 1 << 9  # of all loops of a graph for some inputs alone
 
 
 def unrolled(
@@ -34,6 +35,7 @@ def unrolled(
     while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
         if index == MOST_UNROLLED:
             raise ModelError(f"it makes more than {MOST_UNROLLED} iterations, whose shapes differ")
+        _count(c, (limit, condition, *operands))
         at, true = (Known(filled((), n), dtype) for n, dtype in ((index, int64), (True, bool_)))
         go, *results = c.inlined(body, [at, true, *carried])
         carried = results[: len(carried)]
@@ -41,6 +43,23 @@ def unrolled(
             row.append(c.value(result))
         index += 1
     return (*carried, *map(stack, rows_of))
+
+
+def _count(c: Importer, operands: Sequence[Tensor | None]) -> None:
+    """Counts an iteration of a graph for some inputs alone. Where they are many, a session runs them on the host.
+
+    It is asked for something that the loop reads, as if that decided; whoever wants a graph computes it, and goes on.
+    """
+    outermost = c.outermost
+    outermost.iterations += 1
+    if outermost.iterations < _MANY or not outermost.types:
+        return
+    for tensor in operands:
+        if tensor is None or tensor.value is None or outermost.builder.producer(c.outer_value(tensor)) is None:
+            continue  # nothing computes it
+        if c.outer_value(tensor).name not in outermost.values:
+            c.ask(tensor, f"{outermost.iterations} iterations, whose shapes differ, of a loop over", repeats=True)
+        return
 
 
 def unrolled_scan(
@@ -53,6 +72,7 @@ def unrolled_scan(
     carried: list[Any] = list(carries)
     rows_of: list[list[Any]] = [[] for _ in body.outputs[len(carried) :]]
     for index in reversed(range(count)) if reverse else range(count):
+        _count(c, [Tensor(value.name, value) for value in (*carries, *xs)])
         rows = [ops.reshape(slice_axis(x, 0, index, index + 1), shape=x.type.shape[1:]) for x in xs]
         results = c.inlined(body, [*carried, *rows])
         carried = results[: len(carried)]

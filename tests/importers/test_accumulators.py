@@ -233,6 +233,19 @@ ones (float[T, 3] x, int64 count) => (float[U, 3] y) { CONSTANTS
     check(text, [{**feeds, "count": np.array(n)} for feeds, n in zip(rows(3, 5, 5, 2), (2, 0, 4, 1), strict=True)])
 
 
+def test_very_many_iterations_run_on_the_host_and_train_as_nodes():
+    data = file(NOT_ONLY)
+    session, (feeds,) = df.Session(load_bytes(data), devices=["cpu"]), rows(530)
+    for made, expected in zip(
+        session.run(feeds).values(), onnxruntime.InferenceSession(data).run(None, feeds), strict=True
+    ):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+    assert session._loaded()._interpreted.is_needed
+    found = df.vjp(load_bytes(data), feeds, devices=["cpu"])["x"]
+    later = np.arange(530, 0, -1)[:, None]  # a row is in the running sums from its own on, and once in z and w
+    np.testing.assert_allclose(found, np.broadcast_to(later + 2, (530, 3)), rtol=1e-4)
+
+
 def test_no_row_at_all():
     session = df.Session(load_bytes(file(LISTED.replace(", seq(float) all)", ")"))), devices=["cpu"])
     with pytest.raises(df.InputError):  # there is no first row
