@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import GraphBuilder, Value, float32, int64, ops
+from dataflow import GraphBuilder, Value, bool_, float32, int64, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
-from ...emit import cast_to, iota, slice_axis
+from ...emit import cast_to, iota, number, slice_axis
 from ...file.records import Array
 from ...importer import Importer
 from ...tensor import Tensor
@@ -181,22 +181,37 @@ def _coupled(c: Importer, r: dict[tuple[int, int], Any], k: int) -> Any:
         q.append([_sum(squares) if j == t else ops.neg(ops.mul(r[j, t], r[t, j])) for j in range(k)])
     table = ops.concat(*(cell for row in q for cell in row), axis=1)
     first = ops.add(ops.mul(slice_axis(table, 1, 0, k), 0.0), 1 / k)
+    bodies = []
+    for name, build in (("step", functools.partial(_iterated, k=k)), ("done", _left)):
+        inner = GraphBuilder(name)
+        given = [inner.input(n, v.type.dtype, v.type.shape) for n, v in (("p", first), ("q", table))]
+        for output, value in zip(("next", "goes"), build(*given), strict=True):
+            inner.output(output, value)
+        bodies.append(inner.build())
     g = GraphBuilder("coupling")
-    p = g.input("p", first.type.dtype, first.type.shape)
+    p, goes = g.input("p", first.type.dtype, first.type.shape), g.input("goes", bool_, ())
     g.input("iteration", int64, ())
     cells = g.input("q", table.type.dtype, table.type.shape)
-    g.output("next", _iterated(p, cells, k))
-    operands = [first, iota(c.builder, max(100, k)), table]
-    attributes = {"n_carries": 1, "n_xs": 1, "reverse": 0}
+    made = g.add(ops.if_, [goes, p, cells], {}, bodies=tuple(bodies)).outputs
+    for output, value in zip(("next", "on"), made, strict=True):
+        assert value is not None
+        g.output(output, value)
+    operands = [first, number(c.builder, True, bool_), iota(c.builder, max(100, k)), table]
+    attributes = {"n_carries": 2, "n_xs": 1, "reverse": 0}
     return c.builder.add(ops.scan, operands, attributes, bodies=(g.build(),)).outputs[0]
+
+
+def _left(probabilities: Value, cells: Value) -> tuple[Any, Any]:
+    """What follows the last iteration."""
+    return ops.copy(probabilities), number(probabilities.builder, False, bool_)
 
 
 def _sum(terms: Sequence[Any]) -> Any:
     return functools.reduce(ops.add, terms)
 
 
-def _iterated(probabilities: Value, cells: Value, k: int) -> Any:
-    """One iteration over all classes; rows that are done stay as they are."""
+def _iterated(probabilities: Value, cells: Value, k: int) -> tuple[Any, Any]:
+    """One iteration over all classes, and whether another follows; rows that are done stay as they are."""
     q = [[slice_axis(cells, 1, t * k + j, t * k + j + 1) for j in range(k)] for t in range(k)]
     p = [slice_axis(probabilities, 1, t, t + 1) for t in range(k)]
     qp = [_sum([ops.mul(q[t][j], p[j]) for j in range(k)]) for t in range(k)]
@@ -210,4 +225,5 @@ def _iterated(probabilities: Value, cells: Value, k: int) -> Any:
         pqp = ops.div(ops.add(pqp, moved), ops.mul(scale, scale))
         p = [ops.div(ops.add(value, step) if j == t else value, scale) for j, value in enumerate(p)]
         qp = [ops.div(ops.add(qp[j], ops.mul(step, q[t][j])), scale) for j in range(k)]
-    return ops.where(done, probabilities, ops.concat(*p, axis=1))
+    left = ops.reduce_sum(ops.cast(ops.logical_not(done), to=int64), axes=(0, 1), keepdims=0)
+    return ops.where(done, probabilities, ops.concat(*p, axis=1)), ops.greater(left, 0)
