@@ -11,6 +11,7 @@ from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
 from .execute.arguments import check_out, sizes_of, write_out
 from .execute.program import Program
+from .execute.program_calls import noted
 from .execute.regions import run_regions, sized_region
 from .host import checks
 from .host.fork import renew_in_child
@@ -31,6 +32,10 @@ class Unbound(Exception):
     def __init__(self, cause: InputError) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+class NoPlan(ModelError):
+    """Data decide about shapes, so that there is no plan before they are known."""
 
 
 class GraphRuns:
@@ -92,7 +97,7 @@ class GraphRuns:
         shapes = tuple(a.shape for a in arguments.values())
         program = self._engine.find(self._kind, (self._form, names, shapes))
         if program is None:
-            found = None if self.series is None else self.series.run(names, arguments, out)
+            found = None if self.series is None or noted() is not None else self.series.run(names, arguments, out)
             if found is not None:
                 return found
             program = self.program(arguments, outputs)
@@ -137,11 +142,11 @@ class GraphRuns:
 
         Raises:
             Unbound: the graph can't be bound to the sizes.
-            ModelError: shapes depend on data, so that there is no plan before it runs.
+            NoPlan: shapes depend on data, so that there is no plan before it runs.
         """
         if self._depends:
             node = next(n for n in self.graph.nodes if n.op.name == "read_shape")
-            raise ModelError(
+            raise NoPlan(
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"
             )
@@ -175,6 +180,9 @@ class GraphRuns:
 
 
 def _call(program: Program, arguments: Mapping[str, Array], results: Mapping[str, Array]) -> None:
+    calls = noted()
+    if calls is not None:
+        calls.append((program, arguments))
     try:
         program.run(arguments, results)
     except Cancelled as error:

@@ -8,14 +8,15 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .engine import Engine
-from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
+from .errors import Cancelled, DataflowError, InputError, LimitExceeded, OutOfMemoryError
 from .execute.arguments import DeclaredInputs
 from .execute.interpreted import Interpreted, Run
 from .execute.program import Program
+from .execute.program_calls import ProgramCall, calls_noted
 from .execute.regions import value_key, with_wanted
 from .execute.sequences import flat_names, flattened, grouped, types_of
 from .execute.special_forms import SpecialForms, shapes_of
-from .graph_runs import GraphRuns, Unbound
+from .graph_runs import GraphRuns, NoPlan, Unbound
 from .host import checks
 from .host.garbage_collection import collection_paused
 from .ir.graph import Graph, with_data_of
@@ -119,9 +120,17 @@ class Loaded:
         """The program for these inputs, of which only the shapes are looked at.
 
         Raises:
-            ModelError: shapes depend on data, so that there is no plan before it runs.
+            NoPlan: shapes depend on data, so that there is no plan before it runs.
         """
         return self._where_bound(arguments, lambda runs: runs.program(arguments, outputs), has_data=False)
+
+    def calls(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> list[ProgramCall]:
+        """The programs that a run with these inputs calls, as it does once it came before, with their arguments."""
+        for _ in range(2):
+            self.run(arguments, outputs, None)
+        with calls_noted() as found:
+            self.run(arguments, outputs, None)
+        return found
 
     def run_lists(self, given: Mapping[str, Argument], names: Sequence[str]) -> dict[str, Any]:
         """The outputs of a model with inputs or outputs that are no tensors: arrays, lists of them, or None.
@@ -197,7 +206,7 @@ class Loaded:
 
         def compute(wanted: Wanted, known: Hashable) -> Array:
             if not has_data:
-                raise ModelError(f"{wanted.why}: it depends on data, so there is no plan before it runs")
+                raise NoPlan(f"{wanted.why}: it depends on data, so there is no plan before it runs")
             if wanted.repeats and self._interpreted is not None and not self._interpreted.is_needed:
                 self._interpreted.is_needed = True
                 raise _Repeats

@@ -15,6 +15,7 @@ from .execute.maps import as_maps, columns_of, from_maps
 from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
 from .execute.sequences import checked_arguments
 from .execute.weighted import Weighted, weighted
+from .graph_runs import NoPlan
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
@@ -255,6 +256,8 @@ class Session:
     def profile(self, inputs: Any = None, outputs: Sequence[str] | None = None, *, rounds: int = 20) -> Profile:
         """The time of each step of the plan for these inputs; they, and ``outputs``, as in ``run``.
 
+        Where data decide about shapes, and so a run has several plans, their steps together.
+
         Args:
             inputs: arrays; how long a kernel takes may depend on them.
             outputs: names of results or of inner values; all outputs by default.
@@ -262,9 +265,9 @@ class Session:
 
         Raises:
             InputError: as ``run``.
-            ModelError: shapes depend on data, so that there is no plan before it runs; or the session has state.
+            ModelError: the session has state, or the model inputs or outputs that are no tensors.
         """
-        from .execute.profile import profile_program
+        from .execute.profile import profile_calls, profile_program
 
         if self._state is not None:
             raise ModelError("a profile would change this session's state; profile one without, Session(model)")
@@ -273,7 +276,11 @@ class Session:
         arguments = checked_inputs(loaded.graph.inputs, given)
         try:
             with limited(self._devices.account, "the profile"):
-                return profile_program(loaded.program(arguments, outputs), self._devices, arguments, rounds)
+                try:
+                    return profile_program(loaded.program(arguments, outputs), self._devices, arguments, rounds)
+                except NoPlan:
+                    calls = loaded.calls(arguments, outputs)
+                    return profile_calls(calls, lambda: loaded.run(arguments, outputs, None), self._devices, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 

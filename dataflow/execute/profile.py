@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from .bound_items import in_sequence
 from .devices import Devices
 from .marks import Call
 from .program import Program
+from .program_calls import ProgramCall
 
 TRANSFER, WAIT = "transfer", "wait"
 WARM = 2  # rounds that don't count
@@ -37,10 +40,11 @@ class StepTime:
         device: id; of a transfer the side that is not the host.
         kernel: its name, with the algorithm where it has several; empty for a body, a transfer and a wait.
         segment: which of the plan's items it belongs to.
-        seconds: the median over the rounds.
+        seconds: the median over the rounds; of several calls together.
         fastest: the least of them.
         operations: floating-point operations by the op's declaration; a kernel that needs fewer still counts these.
         bytes: every operand once: what it reads and writes at least.
+        calls: how many there are in a run; more than one in loops that the host runs.
     """
 
     node: str
@@ -52,6 +56,7 @@ class StepTime:
     fastest: float
     operations: int
     bytes: int
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ class Profile:
             OpTime(
                 op,
                 device,
-                len(steps),
+                sum(s.calls for s in steps),
                 sum(s.seconds for s in steps),
                 sum(s.operations for s in steps),
                 sum(s.bytes for s in steps),
@@ -176,6 +181,42 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
         outputs,
         tuple((name, (begin - start, end - start)) for name, begin, end in beside[WARM:][usual]),
     )
+
+
+def profile_calls(
+    calls: Sequence[ProgramCall], run: Callable[[], Mapping[str, Array]], devices: Devices, rounds: int
+) -> Profile:
+    """The profile of a run that calls several programs, since data decide about shapes: those of each, added up.
+
+    Args:
+        calls: programs with their arguments; of several calls of a program the first is measured.
+        run: the run.
+        devices: of the programs.
+        rounds: see ``profile_program``.
+    """
+    rounds = integer("rounds", rounds, 1, MOST_ROUNDS)
+    counts = Counter(id(program) for program, _ in calls)
+    first = {id(program): call for call in reversed(calls) for program in [call[0]]}
+    found: dict[tuple[str, ...], StepTime] = {}
+    for key in dict.fromkeys(id(program) for program, _ in calls):
+        for step in profile_program(first[key][0], devices, first[key][1], rounds).steps:
+            same = step.node, step.op, step.device, step.kernel
+            found[same] = _added(found.get(same), step, counts[key])
+    totals, outputs = [], dict[str, Array]()
+    for _ in range(rounds + WARM):
+        begin = time.perf_counter()
+        outputs = dict(run())
+        totals.append(time.perf_counter() - begin)
+    ends = itertools.accumulate(step.seconds for step in found.values())
+    spans = tuple((end - step.seconds, end) for step, end in zip(found.values(), ends, strict=True))
+    return Profile(tuple(found.values()), spans, statistics.median(totals[WARM:]), rounds, outputs)
+
+
+def _added(known: StepTime | None, step: StepTime, count: int) -> StepTime:
+    """A step that is called ``count`` times, together with what is known of the same node for other sizes."""
+    fields = ("seconds", "fastest", "operations", "bytes", "calls")
+    sums = {f: getattr(step, f) * count + (getattr(known, f) if known is not None else 0) for f in fields}
+    return dataclasses.replace(known or step, **sums)
 
 
 class _Timed:

@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import parser
 
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import bench as command
 from dataflow.cli.roofline import Roofline, measure_roofline
 from dataflow.cli.trace import trace_events
+from dataflow_onnx.loading import load_bytes
 from tests.support import RECORDINGS, recording
 
 MODELS = ("mlp", "cnn", "resnet", "lstm")
@@ -278,3 +280,37 @@ def test_bench_of_a_training_step(run, loss):
     programs = json.loads(done.stdout)["programs"]
     assert programs.keys() == {"joint", "optimizer"}
     assert "adamw_step" in {op["op"] for op in programs["optimizer"]["ops"]}
+
+
+def test_a_run_of_several_plans_is_their_sum():
+    """Regions of what data chose, and a loop that the host runs: a node once, with all of its calls."""
+    x = np.array([3, 1, -2, 0.5, 2, -1], np.float32)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    squares (float[T] x) => (float[U] y, float[V] z) {
+      zero = Constant <value = float {0}> ()
+      nothing = Constant <value = int64 {0}> ()
+      yes = Constant <value = bool {1}> ()
+      positive = Greater (x, zero)
+      chosen = Compress <axis = 0> (x, positive)
+      y = Mul (chosen, chosen)
+      z = Loop ("", yes, chosen) <body = b (int64 i, bool c, float[K] v) => (bool go, float[L] w) {
+        half = Constant <value = float {0.5}> ()
+        less = Mul (v, half)
+        large = Greater (less, half)
+        w = Compress <axis = 0> (less, large)
+        size = Size (w)
+        go = Greater (size, nothing)
+      }>
+    }"""
+    session = df.Session(load_bytes(parser.parse_model(text).SerializeToString()), "cpu")
+    profile = session.profile(x, rounds=2)
+    np.testing.assert_array_equal(profile.outputs["y"], [9, 1, 0.25, 4])
+    assert profile.outputs["z"].shape == (0,)
+    calls = {op.op: op.count for op in profile.by_op()}
+    assert calls["nonzero"] == 1 + 2  # what is chosen first, then of 4 and of 2; of the last one nothing is left
+    assert calls["reduce_sum"] == 1 + 3
+    assert len({step.node for step in profile.steps}) == len(profile.steps)
+    assert all(step.calls >= 1 and step.seconds > 0 for step in profile.steps)
+    ends = [end for _, end in profile.spans]
+    assert ends == sorted(ends)
+    assert profile.step_seconds == pytest.approx(ends[-1])

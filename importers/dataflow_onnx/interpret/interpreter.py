@@ -168,8 +168,12 @@ class _Run:
         if name in frame.items:
             found: Item = frame.items[name]
             return found
-        stored = self._interpreter.spans.stored(frame, name)
-        return frame.item(name) if stored is None else self._compute(stored, {})[name]
+        stored = frame.stored(name)
+        if stored is None:
+            return frame.item(name)
+        if stored.dtype.kind in "iub":  # nobody trains it
+            return stored
+        return self._compute(self._interpreter.spans.stored(name, stored), {})[name]
 
     def _where(self, node: NodeRecord) -> str:
         return self._interpreter.where(node)

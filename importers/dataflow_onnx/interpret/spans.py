@@ -223,11 +223,8 @@ class SpanTable:
         found = importer.tensors.get(name)
         return None if found is None else found.type
 
-    def stored(self, frame: Frame, name: str) -> Subgraph | None:
-        """What gives a stored tensor, with its newest data; None of all else."""
-        array = frame.stored(name)
-        if array is None:
-            return None
+    def stored(self, name: str, array: Array) -> Subgraph:
+        """What gives a stored tensor, with its newest data."""
         found = self._stored.get(name)
         if found is None:
             importer = Importer(self._record, self._path, self._table)

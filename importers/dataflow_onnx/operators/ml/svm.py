@@ -182,10 +182,11 @@ def _coupled(c: Importer, r: dict[tuple[int, int], Any], k: int) -> Any:
     table = ops.concat(*(cell for row in q for cell in row), axis=1)
     first = ops.add(ops.mul(slice_axis(table, 1, 0, k), 0.0), 1 / k)
     bodies = []
-    for name, build in (("step", functools.partial(_iterated, k=k)), ("done", _left)):
+    builds: tuple[tuple[str, Any], ...] = (("step", functools.partial(_iterated, k=k)), ("done", _left))
+    for name, build in builds:
         inner = GraphBuilder(name)
         given = [inner.input(n, v.type.dtype, v.type.shape) for n, v in (("p", first), ("q", table))]
-        for output, value in zip(("next", "goes"), build(*given), strict=True):
+        for output, value in zip(("next", "goes"), build(inner, *given), strict=True):
             inner.output(output, value)
         bodies.append(inner.build())
     g = GraphBuilder("coupling")
@@ -201,16 +202,16 @@ def _coupled(c: Importer, r: dict[tuple[int, int], Any], k: int) -> Any:
     return c.builder.add(ops.scan, operands, attributes, bodies=(g.build(),)).outputs[0]
 
 
-def _left(probabilities: Value, cells: Value) -> tuple[Any, Any]:
+def _left(g: GraphBuilder, probabilities: Value, cells: Value) -> tuple[Any, Any]:
     """What follows the last iteration."""
-    return ops.copy(probabilities), number(probabilities.builder, False, bool_)
+    return ops.copy(probabilities), number(g, False, bool_)
 
 
 def _sum(terms: Sequence[Any]) -> Any:
     return functools.reduce(ops.add, terms)
 
 
-def _iterated(probabilities: Value, cells: Value, k: int) -> tuple[Any, Any]:
+def _iterated(g: GraphBuilder, probabilities: Value, cells: Value, k: int) -> tuple[Any, Any]:
     """One iteration over all classes, and whether another follows; rows that are done stay as they are."""
     q = [[slice_axis(cells, 1, t * k + j, t * k + j + 1) for j in range(k)] for t in range(k)]
     p = [slice_axis(probabilities, 1, t, t + 1) for t in range(k)]
