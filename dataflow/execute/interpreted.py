@@ -82,7 +82,7 @@ def _own(item: Any, shared: set[int]) -> Any:
     if item is None:
         return None
     array: Array = item
-    if id(array) in shared or array.base is not None or not array.flags.writeable:
+    if id(array) in shared or not array.flags.writeable:
         array = np.array(array, order="C")
     shared.add(id(array))
     return array

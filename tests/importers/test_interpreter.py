@@ -320,6 +320,14 @@ STATEMENTS = {
     "half": "{o} = Mul ({v}, half)",
     "shift": "{o}_a = Gather (x, {i})\n{o} = Add ({v}, {o}_a)",
     "choose": "{o}_a = Gather (x, {i})\n{o}_b = Greater ({v}, {o}_a)\n{o} = Compress <axis = 0> ({v}, {o}_b)",
+    "tile": "{o}_a = Mod ({i}, two)\n{o}_b = Add ({o}_a, one_i)\n{o}_c = Unsqueeze ({o}_b, axis)\n"
+    "{o} = Tile ({v}, {o}_c)",
+    "range": "{o}_a = Size ({v})\n{o}_b = Range (zero_i, {o}_a, one_i)\n{o}_c = Cast <to = 1> ({o}_b)\n"
+    "{o} = Add ({v}, {o}_c)",
+    "top": "{o}_a = Size ({v})\n{o}_b = Min ({o}_a, two)\n{o}_c = Unsqueeze ({o}_b, axis)\n"
+    "{o}, {o}_d = TopK ({v}, {o}_c)",
+    "list": "{o}_a = SequenceConstruct ({v}, one)\n{o}_p = Mod ({i}, two)\n{o}_b = SequenceInsert ({o}_a, {v}, {o}_p)\n"
+    "{o} = ConcatFromSequence <axis = 0> ({o}_b)",
     "sum": "{o}_a = ReduceSum <keepdims = 1> ({v})\n{o} = Concat <axis = 0> ({o}_a, {v})",
 }
 
@@ -368,6 +376,9 @@ random (int64 n, float[4] x, float[K] start) => (float[E] y, int64 made) {{
   far = Constant <value = int64[1] {{100000}}> ()
   two = Constant <value = int64 {{2}}> ()
   many = Constant <value = int64 {{40}}> ()
+  one_i = Constant <value = int64 {{1}}> ()
+  zero_i = Constant <value = int64 {{0}}> ()
+  axis = Constant <value = int64[1] {{0}}> ()
   y = Loop (n, yes, start) <body = main (int64 i, bool c, float[A] v) => (bool d, float[B] r) {{
     {text.replace("{v}", "v").replace("{i}", "i")}
     r = Identity ({last.replace("{v}", "v")})

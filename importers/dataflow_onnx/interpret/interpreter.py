@@ -14,7 +14,7 @@ from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded,
 from dataflow.plugin import Argument, Compute, SizesRefused
 
 from ..converters import Table
-from ..file.records import GraphRecord, ModelRecord, NodeRecord
+from ..file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from . import control_flow, sequence_ops
 from .frames import Frame, Item, Scope
 from .spans import NotOne, SpanTable
@@ -53,8 +53,9 @@ class FileInterpreter:
                 return None
             scope = self._scopes[names] = Scope(graph, self._nodes, names, repeats=False)
         given = {name: list(item) if isinstance(item, tuple) else item for name, item in inputs.items()}
-        found = _Run(self, compute).run(Frame(scope, given))
-        return dict(zip(names, found, strict=True))
+        frame = Frame(scope, given)
+        found = _Run(self, compute).run(frame)
+        return {name: _apart(item, frame.stored(name)) for name, item in zip(names, found, strict=True)}
 
     def next_decided(self, frame: Frame, start: int) -> int:
         """The index of the first node from ``start`` on that is run here; that behind the last if none is."""
@@ -98,6 +99,11 @@ class FileInterpreter:
     def where(self, node: NodeRecord) -> str:
         """A node, for messages."""
         return f"{self._path}: {node.describe()}, opset {self._record.opsets[node.domain]}"
+
+
+def _apart(item: Item, stored: Array | None) -> Item:
+    """A result; what the file holds stays its own."""
+    return item if stored is None or item is not stored else stored.copy()
 
 
 class _Run:

@@ -39,21 +39,33 @@ class Span:
     dead: Sequence[str]
 
 
+_Pattern = tuple[tuple[int | None, ...], ...]  # of each shape; None of sizes that were not always the same
+
+
 @dataclass(slots=True)
 class _Spans:
     """Those that begin at one node and end at another at the latest, for tensors of some ranks.
 
     Attributes:
-        sizes: of each axis that was the same so far; None of others.
-        general: the one for all sizes of these.
-        exact: those for some sizes, and perhaps values, alone; the least recently used first.
+        pattern: of the sizes so far.
+        general: the one for all sizes of a pattern, and that.
+        exact: those for some sizes, and perhaps values, alone; the oldest first.
         is_general: nothing says yet that it can't be one for several sizes.
+        takes_values: the first node is one for some values alone.
     """
 
-    sizes: tuple[tuple[int | None, ...], ...]
-    general: Span | None = None
+    pattern: _Pattern
+    general: tuple[_Pattern, Span] | None = None
     exact: OrderedDict[tuple[object, ...], Span] = field(default_factory=OrderedDict)
     is_general: bool = True
+    takes_values: bool = False
+
+    def find(self, sizes: _Sizes) -> Span | None:
+        """The one for these sizes, or for all."""
+        found = self.exact.get(sizes)
+        if found is None and self.general is not None and _fit(self.general[0], sizes):
+            found = self.general[1]
+        return found
 
     def keep(self, key: tuple[object, ...], span: Span) -> Span:
         """Enters one for some sizes alone."""
@@ -113,12 +125,10 @@ class SpanTable:
         spans = self._spans.get(key)
         if spans is None:
             spans = self._spans[key] = _Spans(sizes)
-        found = spans.exact.get(sizes)
-        if found is None and exact:
-            return self._exact(frame, start, end, arrays, spans), arrays
-        if found is None and spans.general is not None and _fit(spans.sizes, sizes):
-            found = spans.general
-        return self._made(frame, start, end, arrays, spans) if found is None else found, arrays
+        found = spans.exact.get(sizes) if exact else spans.find(sizes)
+        if found is None:
+            found = (self._exact if exact else self._made)(frame, start, end, arrays, spans)
+        return found, arrays
 
     def _read(self, frame: Frame, start: int, end: int) -> tuple[str, ...]:
         """Names that nodes read and don't define, and that aren't stored."""
@@ -128,41 +138,41 @@ class SpanTable:
         return tuple(name for name in names if name not in own and frame.stored(name) is None)
 
     def _made(self, frame: Frame, start: int, end: int, arrays: Mapping[str, Array], spans: _Spans) -> Span:
+        """That for these sizes, where none was made before; else one for all sizes that come, if there is one."""
         sizes: _Sizes = tuple(array.shape for array in arrays.values())
-        if not spans.exact and spans.general is None:
-            return self._exact(frame, start, end, arrays, spans)
-        if spans.is_general:
-            merged = tuple(
+        if spans.is_general and (spans.exact or spans.general is not None):
+            pattern = tuple(
                 tuple(old if old == new else None for old, new in zip(known, shape, strict=True))
-                for known, shape in zip(spans.sizes, sizes, strict=True)
+                for known, shape in zip(spans.pattern, sizes, strict=True)
             )
             try:
-                made = self._subgraph(frame, start, end, _types(arrays, merged), {})
+                made = self._subgraph(frame, start, end, _types(arrays, pattern), {})
             except NotOne:
                 spans.is_general = False
             else:
-                spans.sizes, spans.general = merged, made
+                spans.pattern, spans.general = pattern, (pattern, made)
                 return made
         return self._exact(frame, start, end, arrays, spans)
 
     def _exact(self, frame: Frame, start: int, end: int, arrays: Mapping[str, Array], spans: _Spans) -> Span:
         """That for these sizes; where it takes values too, it is the first node alone."""
-        sizes = tuple(array.shape for array in arrays.values())
-        try:
-            return spans.keep(sizes, self._subgraph(frame, start, end, _types(arrays, sizes), {}))
-        except NotOne as error:
-            if frame.scope.nodes[start].bodies:
-                raise
-            cause = error
+        sizes: _Sizes = tuple(array.shape for array in arrays.values())
+        if not spans.takes_values:
+            try:
+                return spans.keep(sizes, self._subgraph(frame, start, end, _types(arrays, sizes), {}))
+            except NotOne:
+                if frame.scope.nodes[start].bodies:
+                    raise
         reads = frame.scope.reads[start]
-        values = {name: a for name, a in arrays.items() if name in reads and a.size <= _MOST_DECIDING}
-        key = *sizes, *(a.tobytes() for a in values.values() if a.dtype.kind in "iubf")
-        known = {name: a for name, a in values.items() if a.dtype.kind in "iubf"}
-        if not known:
-            raise cause
+        few = {name: array for name, array in arrays.items() if name in reads and array.size <= _MOST_DECIDING}
+        known = {name: array for name, array in few.items() if array.dtype.kind in "iubf"}
+        key = *sizes, *(array.tobytes() for array in known.values())
         found = spans.exact.get(key)
-        types = {name: t for name, t in _types(arrays, sizes).items() if name not in known}
-        return found or spans.keep(key, self._subgraph(frame, start, start + 1, types, known))
+        if found is None:
+            types = {name: t for name, t in _types(arrays, sizes).items() if name not in known}
+            found = spans.keep(key, self._subgraph(frame, start, start + 1, types, known))
+            spans.takes_values = True
+        return found
 
     def _subgraph(
         self, frame: Frame, start: int, end: int, types: Mapping[str, TensorType], known: Mapping[str, Array]
