@@ -180,7 +180,8 @@ def with_batch_statistics(graph: Graph, *, first: bool) -> Graph:
     """The graph whose batch norms use the batch's statistics and update the running ones, in tensors that wait.
 
     A batch norm whose statistics aren't initializers stays as it is, as does one of a graph that was exported in
-    training mode where something reads the statistics that it gives.
+    training mode where something reads the statistics that it gives. A network that is applied several times updates
+    its statistics with each batch in turn, as modules do that are called so.
 
     Args:
         graph: any.
@@ -197,30 +198,49 @@ def with_batch_statistics(graph: Graph, *, first: bool) -> Graph:
                 readers.setdefault(value, []).append(node)
     read_after = {*readers, *graph.outputs.values(), *(state.after for state in graph.states)}
 
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+    def is_updating(node: Node) -> bool:
         if node.op not in (ops.batch_norm, ops.batch_norm_train) or len(node.inputs) > 5:
-            return None
-        if not {*node.inputs[3:5]} <= graph.initializers.keys() or not read_after.isdisjoint(node.outputs[1:]):
+            return False
+        return {*node.inputs[3:5]} <= graph.initializers.keys() and read_after.isdisjoint(node.outputs[1:])
+
+    waits: dict[Value, Value] = {}  # by statistic, the tensor that waits
+    latest: dict[Value, Value] = {}  # and what the batch norms so far made of it
+    left = {value: len(found) for value, found in readers.items()}
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not is_updating(node):
             return None
         attributes = {name: node.attributes[name] for name in ("epsilon", "momentum")}
-        for value in node.inputs[3:5]:
-            if value is not None and len(readers[value]) > 1:
+        statistics = [value for value in node.inputs[3:5] if value is not None]
+        for index, value in enumerate(statistics, 3):
+            if not all(is_updating(other) and _reads_at(other, value) == [index] for other in readers[value]):
                 others = ", ".join(repr(reader.name) for reader in readers[value][:4])
                 raise InputError(
                     f"batch_norm='update': {value.name!r}, a running statistic of {node.describe()}, is stored once "
                     f"for several uses ({others}); export the model so that equal tensors are stored apart, or leave "
                     "batch_norm='fixed'"
                 )
-        running = [value for value in inputs[3:5] if value is not None]
-        waiting = [stored_zeros(builder, PENDING + value.name, value.type) for value in running]
-        read = running if first else waiting
+        for value, running in zip(statistics, inputs[3:5], strict=True):
+            if value not in waits:
+                waits[value] = stored_zeros(builder, PENDING + value.name, value.type)
+                assert running is not None
+                latest[value] = running if first else waits[value]
+        read = [latest[value] for value in statistics]
         made = builder.add(ops.batch_norm_train, (*inputs[:3], *read), attributes, name=node.name)
-        for before, after in zip(waiting, made.outputs[1:3], strict=True):
+        for value, after in zip(statistics, made.outputs[1:3], strict=True):
             assert after is not None
-            builder.state(before.name, before, after)
+            latest[value] = after
+            left[value] -= 1
+            if not left[value]:
+                builder.state(waits[value].name, waits[value], after)
         return made.outputs[:1]
 
     return rewrite(graph, replace)
+
+
+def _reads_at(node: Node, value: Value) -> list[int]:
+    """Which operands of a node a value is."""
+    return [index for index, operand in enumerate(node.inputs) if operand is value]
 
 
 def check_batch_statistics(graph: Graph) -> None:

@@ -98,3 +98,41 @@ def test_layers_that_share_a_matrix_share_what_is_beside_it(tmp_path: Path) -> N
     ]
     path = saved(tmp_path / "shared.onnx", nodes, {"w0": weights()["w0"], "bias": ZEROS})
     assert df.load(path).parameters.keys() == {"w0", "bias"}
+
+
+@pytest.mark.parametrize("merged", ["", "behind identities", "read at once"])
+def test_a_network_that_is_applied_twice_keeps_one_tensor_for_each_operand(tmp_path: Path, merged: str) -> None:
+    nodes, arrays, names = (
+        [],
+        {"w0": weights()["w0"]},
+        ["norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"],
+    )
+    kept = {name: "norm.weight" if name.endswith(("weight", "var")) else "norm.bias" for name in names}
+    for name in names:
+        if not merged or kept[name] == name:
+            arrays[name] = ONES if kept[name] == "norm.weight" else ZEROS
+        elif merged == "behind identities":
+            nodes.append(helper.make_node("Identity", [kept[name]], [name]))
+    read = [kept[name] for name in names] if merged == "read at once" else names
+    for i, h in enumerate(("x", "n0")):
+        nodes.append(helper.make_node("Conv", [h, "w0"], [f"c{i}"]))
+        label = "norm" if i == 0 else "norm_1"
+        nodes.append(
+            helper.make_node("BatchNormalization", [f"c{i}", *read], [f"n{i}"], name=f"/{label}/BatchNormalization")
+        )
+    nodes.append(helper.make_node("ReduceMean", ["n1"], ["y"], axes=[2], keepdims=0))
+    model, losses = trained(saved(tmp_path / "twice.onnx", nodes, arrays))
+    assert model.parameters.keys() == {"w0", *names}
+    df.save(model, str(tmp_path / "after.onnx"))
+    again = df.load(str(tmp_path / "after.onnx"))
+    assert {n: p.array.tobytes() for n, p in again.parameters.items()} == {
+        n: p.array.tobytes() for n, p in model.parameters.items()
+    }
+    assert np.ptp(model.parameters["norm.running_mean"].array - model.parameters["norm.bias"].array) > 0.01
+    x = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(str(tmp_path / "after.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(df.Session(model, devices=["cpu"]).run(x)["y"], expected, rtol=1e-4, atol=1e-6)
+    other = (
+        saved(tmp_path / "apart.onnx", [n for n in nodes if n.op_type != "Identity"], arrays) if not merged else None
+    )
+    assert other is None or trained(other)[1] == losses

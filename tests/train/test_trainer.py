@@ -504,6 +504,30 @@ def test_options_that_do_nothing_say_so(linear: ModuleType, caplog: pytest.LogCa
     assert "without parallel= there is one" in caplog.text
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_network_that_is_applied_twice_updates_its_statistics_twice(accumulate: int) -> None:
+    """In turn, as modules that are called so: the second batch's statistics weigh more."""
+    g = df.GraphBuilder("twins")
+    a, c = (g.input(name, df.float32, ("n", 2)) for name in "ac")
+    scale, bias = g.parameter("scale", np.ones(2, np.float32)), g.parameter("bias", np.zeros(2, np.float32))
+    stored = ((name, np.full(2, value, np.float32)) for name, value in (("mean", 3.0), ("var", 5.0)))
+    mean, var = (g.initializer(name, array, role="statistic") for name, array in stored)
+    one, other = (df.ops.batch_norm(x, scale, bias, mean, var, momentum=0.75) for x in (a, c))
+    g.output("y", df.ops.mul(one, other))
+    model = df.Model(g.build())
+    random = np.random.default_rng(0)
+    with df.Trainer(model, "mse", "sgd:lr=0", batch_norm="update", accumulate=accumulate, devices=["cpu"]) as trainer:
+        expected = [np.full(2, 3.0), np.full(2, 5.0)]
+        for _ in range(2 * accumulate):
+            batch = {name: random.standard_normal((6, 2)).astype(np.float32) for name in ("a", "c", "labels")}
+            trainer.step(batch)
+            for name in ("a", "c"):
+                found = batch[name].mean(axis=0), batch[name].var(axis=0)
+                expected = [0.75 * old + 0.25 * new for old, new in zip(expected, found, strict=True)]
+    for name, wanted in zip(("mean", "var"), expected, strict=True):
+        np.testing.assert_allclose(model.parameters[name].array, wanted, rtol=1e-6)
+
+
 def test_a_batch_norm_in_a_body_is_not_left_as_it_is() -> None:
     names = ("s", "b", "m", "v")
     bodies = []

@@ -3,7 +3,8 @@
 PyTorch's exporters write tensors of equal data once. In a network that is yet to be trained all gains of norms are
 ones, and biases and running means zeros: of each size the file has one, perhaps behind an Identity node with the name
 of each other one. Trained as one they would not be what PyTorch trains. Where the same matrix is read by several
-products, a network has layers that share all they have, and nothing is taken apart.
+products, a network has layers that share all they have: of a batch norm no two operands are one then, and nothing else
+is taken apart.
 """
 
 from __future__ import annotations
@@ -34,20 +35,25 @@ _VECTORS = {
 _PRODUCTS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,), "ConvTranspose": (1,)}
 _SAME_DATA = frozenset({"Identity", "Transpose", "Cast", "Reshape"})
 _MOST = 1 << 16  # elements
+_Use = tuple[str, int, str, NodeRecord]  # a stored tensor, which operand it is, its name there, and the node
 
 
 def taken_apart(record: ModelRecord, path: str) -> tuple[ModelRecord, tuple[Copy, ...]]:
     """The file with a tensor for each reader, where several have one of a single value; and what was added."""
     graph = record.graph
-    counted: dict[str, list[tuple[str, int, str, NodeRecord]]] = {}
+    counted: dict[str, list[_Use]] = {}
     for use in _uses(graph):
         counted.setdefault(use[0], []).append(use)
     merged = {name: found for name, found in counted.items() if len(found) > 1 and _is_of_one_value(graph, name)}
-    if not merged or _shares_layers(graph):
+    if not merged:
         return record, ()
+    shares = _shares_layers(graph)
     taken = {*graph.inputs, *graph.initializers, *(name for node in graph.nodes for name in node.outputs)}
     copies: list[Copy] = []
     for of, found in merged.items():
+        if shares:
+            copies += _by_operand(of, found, taken)
+            continue
         behind = dict.fromkeys(name for _, _, name, _ in found if name != of)  # Identity nodes
         copies += [Copy(of, name) for name in behind]
         for _, index, _, node in () if behind else found[1:]:
@@ -65,7 +71,27 @@ def taken_apart(record: ModelRecord, path: str) -> tuple[ModelRecord, tuple[Copy
     return dataclasses.replace(record, graph=_with_copies(graph, copies)), tuple(copies)
 
 
-def _uses(graph: GraphRecord) -> Iterator[tuple[str, int, str, NodeRecord]]:
+def _by_operand(of: str, found: list[_Use], taken: set[str]) -> list[Copy]:
+    """A tensor for each operand of batch norms that have one for several: no bias is a running mean too."""
+    if any(node.op != "BatchNormalization" for *_, node in found):
+        return []
+    behind = dict.fromkeys(name for _, _, name, _ in found if name != of)  # Identity nodes
+    names: dict[int, str] = {}
+    copies = [Copy(of, name) for name in behind]
+    for _, index, name, node in found:
+        if name != of or names.setdefault(index, of if not names else "") == of:
+            continue
+        if not names[index]:
+            wanted = f"{node.scope or node.name or node.outputs[0]}.{_VECTORS[node.op][index]}"
+            while wanted in taken:
+                wanted += "'"
+            taken.add(wanted)
+            names[index] = wanted
+        copies.append(Copy(of, names[index], node.outputs[0], index))
+    return copies
+
+
+def _uses(graph: GraphRecord) -> Iterator[_Use]:
     """Where a node reads a stored tensor as a vector of its own: its name, the operand, what it is called there."""
     stored = {name for name, array in graph.initializers.items() if 1 < array.size <= _MOST and array.ndim}
     stored -= graph.inputs.keys()
@@ -109,7 +135,8 @@ def _with_copies(graph: GraphRecord, copies: list[Copy]) -> GraphRecord:
     stored = dict(graph.initializers)
     names: dict[tuple[str, int], str] = {}
     for copy in copies:
-        stored[copy.name] = np.array(stored[copy.of])
+        if copy.name not in stored:
+            stored[copy.name] = np.array(stored[copy.of])
         if copy.reader:
             names[copy.reader, copy.index] = copy.name
     nodes = []
@@ -144,7 +171,9 @@ def take_apart(proto: Any, copies: tuple[Copy, ...]) -> Any:
             node.input[copy.index] = copy.name
         else:
             proto.graph.node.remove(node)
-        made = proto.graph.initializer.add()
+        if copy.name in tensors:  # several nodes read it
+            continue
+        tensors[copy.name] = made = proto.graph.initializer.add()
         made.CopyFrom(tensors[copy.of])
         made.name = copy.name
         if copy.of in inputs:  # before IR 4 stored tensors are inputs too
