@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from dataflow import Dim, Graph, TensorType, Value, float32, ops
 from dataflow.errors import DataflowError, ModelError
-from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
+from dataflow.plugin import Form, Given, GraphBuilder, Listed, Wanted, element_name, eliminate_dead_code
 
 from .converters import Table
 from .file.inferred import inferred_types
 from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
+
+
+class Anew(Protocol):
+    """See ``Specialize``; ``specialized`` of a file."""
+
+    def __call__(
+        self, types: Mapping[str, Given], values: Mapping[str, Array], *, most_iterations: int = ...
+    ) -> Graph | Wanted | Listed:
+        """The graph, of loops at most so many iterations."""
+
 
 _Make = Callable[[Mapping[str, TensorType], int], tuple[Listed | None, bool]]
 _MOST_GUESSES = 16  # values, and elements of each
@@ -32,6 +43,8 @@ def specialized(
     freed: Freed | None,
     types: Mapping[str, Given],
     values: Mapping[str, Array],
+    *,
+    most_iterations: int = Importer.most_iterations,
 ) -> Graph | Wanted | Listed:
     """The graph of a file for inputs of these types, or what must be known first; see ``Specialize``.
 
@@ -44,11 +57,13 @@ def specialized(
         freed: a batch size that was made free.
         types: of the inputs, every size fixed.
         values: computed ones that are known.
+        most_iterations: of loops may become nodes.
 
     Raises:
         ModelError: a node doesn't fit the inputs.
     """
     importer = Importer(record, path, table, freed=freed, values=values, types=types)
+    importer.most_iterations = most_iterations
     try:
         importer.run(record.graph, nodes, outputs)
     except Undetermined as error:
@@ -66,6 +81,8 @@ def specialized(
 
 class _Guessing(Importer):
     """Goes on where a value is wanted, with a guess of it: a node is converted again, those before it are not."""
+
+    most_iterations = 64  # few say what a loop stores and what ranks its results have; a guess may make it endless
 
     def __init__(self, first: Importer, types: Mapping[str, TensorType], guess: int) -> None:
         self.guess, self.guessed = guess, dict[str, Array]()
@@ -89,7 +106,7 @@ def deferred_graph(
     importer: Importer,
     nodes: Sequence[NodeRecord],
     outputs: Sequence[str],
-    specialize: Specialize,
+    specialize: Anew,
     why: ModelError,
     *,
     needs_example: bool = False,
@@ -154,7 +171,7 @@ def deferred_graph(
     return builder.finish()
 
 
-def _examples(inputs: Mapping[str, TensorType], make: _Make, specialize: Specialize) -> Iterator[tuple[Listed, bool]]:
+def _examples(inputs: Mapping[str, TensorType], make: _Make, specialize: Anew) -> Iterator[tuple[Listed, bool]]:
     """The graph for some sizes, if there is one that needs no values; else some for guessed values.
 
     Of the latter, which are said to be guessed, stored tensors are as in any, but not what ranks outputs have.
@@ -174,12 +191,12 @@ def _examples(inputs: Mapping[str, TensorType], make: _Make, specialize: Special
             return
 
 
-def _guessed(types: Mapping[str, TensorType], specialize: Specialize, guess: int) -> Listed | None:
+def _guessed(types: Mapping[str, TensorType], specialize: Anew, guess: int) -> Listed | None:
     """The graph where each value that it wants to know is ``guess``, made anew with each; None: there is none."""
     values: dict[str, Array] = {}
     while len(values) < _MOST_GUESSES:
         try:
-            made = specialize(types, values)
+            made = specialize(types, values, most_iterations=_Guessing.most_iterations)
         except DataflowError:
             return None
         if not isinstance(made, Wanted):

@@ -76,9 +76,11 @@ class Importer:
         inactive: names of nodes that would drop whenever they run, and don't.
         iterations: how many of loops became nodes.
         unrolls: a loop that can't be one node becomes those of its iterations.
+        most_iterations: of loops may become nodes.
     """
 
     unrolls = True
+    most_iterations = 1 << 14
 
     def __init__(
         self,

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from dataflow import Graph, ops
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Model, Specialize, eliminate_dead_code
+from dataflow.plugin import Converter, Model, eliminate_dead_code
 
 from .aliases import aliases_of
 from .converters import Table
-from .deferred import deferred_graph, specialized
+from .deferred import Anew, deferred_graph, specialized
 from .file.apart import taken_apart
 from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
@@ -122,7 +122,7 @@ def _is_interpreted(graph: GraphRecord, nodes: Sequence[NodeRecord]) -> bool:
     return not graph.maps and not graph.vocabularies and any(node.bodies for node in _with_bodies(nodes))
 
 
-def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[str], specialize: Specialize) -> Graph:
+def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[str], specialize: Anew) -> Graph:
     """The graph for all inputs, or one that stands for those that are made for given ones.
 
     Raises:

@@ -52,6 +52,8 @@ def _count(c: Importer, operands: Sequence[Tensor | None]) -> None:
     """
     outermost = c.outermost
     outermost.iterations += 1
+    if outermost.iterations > outermost.most_iterations:
+        raise ModelError(f"with this loop more than {outermost.most_iterations} iterations become nodes")
     if outermost.iterations < _MANY or not outermost.types:
         return
     for tensor in operands:

@@ -12,6 +12,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
+from dataflow_onnx.importer import Importer
 from dataflow_onnx.loading import load_bytes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -257,6 +258,34 @@ def test_inner_values_and_arrays_of_the_caller():
         session.run(x, out={"kept": np.empty(4, np.float32)})
     with pytest.raises(df.InputError, match="no output 'keep'"):
         session.run(x, out={"keep": out})
+
+
+def test_a_loop_that_a_guess_makes_endless_is_not_unrolled_for_long(monkeypatch):
+    """Loading looks what a loop stores, and of what rank its results are, with a guess of its condition."""
+    text = f"""{HEADER}
+add (bool go, float[1] y) => (float[T] z, float[U, 1] all) {{
+  z, all = Loop ("", go, y) <body = b (int64 i, bool c, float[K] v) => (bool d, float[L] w, float[M] s) {{
+    five = Constant <value = float[5] {{1, 2, 3, 4, 5}}> ()
+    one = Constant <value = int64 {{1}}> ()
+    axis = Constant <value = int64[1] {{0}}> ()
+    next = Add (i, one)
+    start = Unsqueeze (i, axis)
+    end = Unsqueeze (next, axis)
+    entry = Slice (five, start, end)
+    w = Add (v, entry)
+    s = Identity (w)
+    d = Identity (c)
+  }}>
+}}
+"""
+    made, inlined = [], Importer.inlined
+    monkeypatch.setattr(Importer, "inlined", lambda self, *given: made.append(1) or inlined(self, *given))
+    session = df.Session(load_bytes(model(text)), devices=["cpu"], limits=df.Limits(seconds=2))
+    assert len(made) < 500
+    found = session.run({"go": np.array(False), "y": np.ones(1, np.float32)})
+    np.testing.assert_array_equal(found["z"], [1])
+    with pytest.raises(df.LimitExceeded, match="more than 2 seconds"):
+        session.run({"go": np.array(True), "y": np.ones(1, np.float32)})
 
 
 def test_an_endless_loop_ends_at_the_limit():

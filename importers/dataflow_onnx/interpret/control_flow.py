@@ -122,7 +122,11 @@ def _stack(rows: Sequence[Array], name: str) -> Array:
 
 def _none(bodies: Bodies, body: GraphRecord, given: Sequence[Item], name: str) -> Array:
     """The stacked results of no iteration; sizes that only an iteration would tell are 0."""
-    type_ = bodies.type_of(body, given, name) or body.declared.get(name)
+    inferred, declared = bodies.type_of(body, given, name), body.declared.get(name)
+    type_ = inferred or declared
     if type_ is None:
         raise InputError(f"it makes no iteration, so the shape of what it stacks, {name!r}, is not known")
-    return np.zeros((0, *(size if isinstance(size, int) else 0 for size in type_.shape)), type_.dtype.numpy)
+    others = declared.shape if declared is not None and declared.rank == type_.rank else type_.shape
+    pairs = zip(type_.shape, others, strict=True)
+    shape = (next((size for size in pair if isinstance(size, int)), 0) for pair in pairs)
+    return np.zeros((0, *shape), type_.dtype.numpy)
