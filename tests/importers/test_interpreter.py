@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
 from dataflow_onnx.importer import Importer
+from dataflow_onnx.interpret import control_flow
 from dataflow_onnx.loading import load_bytes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -211,6 +212,42 @@ def test_a_scan_and_a_map_whose_lengths_data_decide():
     nothing = session.run({"x": np.zeros((4, 3), np.float32), "start": -np.ones(3, np.float32)})
     np.testing.assert_array_equal(nothing["mapped"], [-1, -1, -1])  # of an empty sequence the reference makes no map
     assert interprets(session)
+
+
+def test_a_native_loop_gives_a_list_to_the_host(monkeypatch):
+    """Rows are listed by a loop that is one node, and left out by one that isn't."""
+    text = f"""{HEADER}
+rows (float[T, 3] x) => (float[U, 3] y, int64 length) {{
+  yes = Constant <value = bool {{1}}> ()
+  zero = Constant <value = float {{0}}> ()
+  first = Constant <value = int64 {{0}}> ()
+  shape = Shape (x)
+  n = Gather (shape, first)
+  empty = SequenceEmpty <dtype = 1> ()
+  all = Loop (n, yes, empty) <body = each (int64 i, bool c, seq(float) s) => (bool d, seq(float) t) {{
+    d = Identity (c)
+    row = Gather (x, i)
+    tan = Tanh (row)
+    t = SequenceInsert (s, tan)
+  }}>
+  some = Loop (n, yes, empty) <body = choose (int64 j, bool e, seq(float) p) => (bool f, seq(float) q) {{
+    f = Identity (e)
+    entry = SequenceAt (all, j)
+    sum = ReduceSum <keepdims = 0> (entry)
+    positive = Greater (sum, zero)
+    q = If (positive) <then_branch = take () => (seq(float) a) {{ a = SequenceInsert (p, entry) }},
+                       else_branch = leave () => (seq(float) b) {{ b = Identity (p) }}>
+  }}>
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (some)
+  length = SequenceLength (all)
+}}
+"""
+    run, names = control_flow.loop, []
+    monkeypatch.setitem(
+        control_flow.OPERATORS, "Loop", lambda node, *given: names.append(node.outputs[0]) or run(node, *given)
+    )
+    check(model(text), [{"x": RNG.standard_normal((n, 3), np.float32)} for n in (6, 9, 4)], devices=["cpu"])
+    assert set(names) == {"some"}
 
 
 def test_the_newest_weights_run():

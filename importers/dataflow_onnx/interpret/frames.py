@@ -24,6 +24,7 @@ class Scope:
 
     Attributes:
         stored: tensors that it has by itself.
+        empty: names of sequences without elements, which it has too.
         inner: the scopes of bodies of its nodes that were run.
     """
 
@@ -32,13 +33,16 @@ class Scope:
     ) -> None:
         self.record, self.outputs, self.repeats = record, tuple(outputs), repeats
         self.stored: dict[str, Array] = dict(record.initializers)
+        self.empty: set[str] = set()
         self.nodes: list[NodeRecord] = []
         for node in nodes:
             array = node.attributes.get("value") if node.op == "Constant" and not node.domain else None
-            if array is None:
-                self.nodes.append(node)
-            else:
+            if array is not None:
                 self.stored[node.outputs[0]] = array
+            elif node.op == "SequenceEmpty" and not node.domain:
+                self.empty.add(node.outputs[0])
+            else:
+                self.nodes.append(node)
         self.reads = [tuple(name for name in node.reads() if name) for node in self.nodes]
         self.inner: dict[int, Scope] = {}
         self._dead: dict[tuple[int, int], Sequence[str]] = {}
@@ -97,6 +101,8 @@ class Frame:
             if name in frame.items:
                 found: Item = frame.items[name]
                 return found
+            if name in frame.scope.empty:
+                return []
             frame = frame.around
         raise InputError(f"{name!r} is read, which nothing before it defines")
 
@@ -108,6 +114,15 @@ class Frame:
             if name in frame.scope.stored:
                 return frame.scope.stored[name]
         return None
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a name is that of a sequence which has no elements in any run."""
+        for frame in self.frames():
+            if name in frame.items or name in frame.scope.stored:
+                return False
+            if name in frame.scope.empty:
+                return True
+        return False
 
     def frames(self) -> Iterator[Frame]:
         """It, and those around it."""

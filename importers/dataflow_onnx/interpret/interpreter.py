@@ -141,6 +141,7 @@ class _Run:
                 assert span.subgraph is not None
                 found = self._compute(span.subgraph, {name: arrays[name] for name in span.reads})
             frame.items.update(found)
+            frame.items.update((name, list(found[name])) for name in span.lists)
         for name in span.dead:
             frame.items.pop(name, None)
         return span.end

@@ -127,7 +127,6 @@ def _get(item: Item) -> Item:
 
 
 OPERATORS: dict[str, Operator] = {
-    "SequenceEmpty": lambda *, dtype=1: [],
     "SequenceConstruct": lambda *elements: made([tensor(element) for element in elements]),
     "SequenceAt": _at,
     "SequenceInsert": _insert,

@@ -15,6 +15,7 @@ from dataflow.plugin import dtype as as_dtype
 from ..converters import Table
 from ..file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from ..importer import Importer
+from ..tensor import Tensor
 from .frames import Frame, Scope
 
 _MOST_KEPT = 64  # subgraphs of one span, each for some sizes or values alone
@@ -31,12 +32,14 @@ class Span:
         subgraph: computes what others read; None where nobody does.
         reads: names of its inputs.
         dead: names that nobody reads after it.
+        lists: outputs that are sequences, of which the subgraph gives a stack.
     """
 
     end: int
     subgraph: Subgraph | None
     reads: tuple[str, ...]
     dead: Sequence[str]
+    lists: tuple[str, ...]
 
 
 _Pattern = tuple[tuple[int | None, ...], ...]  # of each shape; None of sizes that were not always the same
@@ -135,7 +138,8 @@ class SpanTable:
         nodes = range(start, end)
         own = {name for index in nodes for name in frame.scope.nodes[index].outputs}
         names = dict.fromkeys(name for index in nodes for name in frame.scope.reads[index])
-        return tuple(name for name in names if name not in own and frame.stored(name) is None)
+        given = (name for name in names if name not in own and not frame.is_empty(name))
+        return tuple(name for name in given if frame.stored(name) is None)
 
     def _made(self, frame: Frame, start: int, end: int, arrays: Mapping[str, Array], spans: _Spans) -> Span:
         """That for these sizes, where none was made before; else one for all sizes that come, if there is one."""
@@ -193,8 +197,9 @@ class SpanTable:
         importer, made = self._converted(frame, start, end, types, known)
         end = start + made
         outputs = scope.live(start, end)
-        for output in outputs:
-            importer.builder.output(output, importer.value(importer.tensors[output]))
+        tensors = {output: importer.tensors[output] for output in outputs}
+        for output, tensor in tensors.items():
+            importer.builder.output(output, importer.data(tensor))
         subgraph = None
         reads: tuple[str, ...] = ()
         if outputs:
@@ -203,7 +208,8 @@ class SpanTable:
             used = {name for index in range(start, end) for name in scope.reads[index]}
             built = dataclasses.replace(built, inputs=tuple(v for v in built.inputs if v.name in used))
             subgraph, reads = Subgraph(built, scope.repeats), tuple(v.name for v in built.inputs)
-        return Span(end, subgraph, reads, scope.dead(start, end))
+        lists = tuple(output for output, tensor in tensors.items() if tensor.rows is not None)
+        return Span(end, subgraph, reads, scope.dead(start, end), lists)
 
     def _converted(
         self, frame: Frame, start: int, end: int, types: Mapping[str, TensorType], known: Mapping[str, Array]
@@ -217,6 +223,8 @@ class SpanTable:
         importer = _Eager(dataclasses.replace(self._record, graph=graph), self._path, self._table)
         importer.declare(graph)
         importer.know(types)
+        names = dict.fromkeys(name for index in range(start, end) for name in scope.reads[index])
+        importer.tensors.update((n, Tensor(n, elements=())) for n in names if frame.is_empty(n))
         return importer, importer.convert_most(nodes)
 
     def type_of(self, frame: Frame, name: str) -> TensorType | None:
@@ -262,7 +270,8 @@ class _Eager(Importer):
             try:
                 self.convert(node)
                 for name in filter(None, node.outputs):
-                    self.tensors[name].check()
+                    if self.tensors[name].rows is None:
+                        self.tensors[name].check()
             except ModelError as error:
                 if not count:
                     raise NotOne(error) from None
