@@ -13,6 +13,7 @@ from .execute.arguments import check_out, sizes_of, write_out
 from .execute.program import Program
 from .execute.program_calls import noted
 from .execute.regions import run_regions, sized_region
+from .execute.scratch import Scratch
 from .host import checks
 from .host.fork import renew_in_child
 from .ir.graph import Graph
@@ -48,7 +49,7 @@ class GraphRuns:
         cap: the most runs of one program at one time.
         kind: of its programs.
         form: what else tells them from others of the engine.
-        more: how many times as many are kept as of other graphs.
+        more: how many times as many are kept as of other graphs; where they are, they use one scratch memory in turn.
 
     Attributes:
         graph: this one.
@@ -67,6 +68,7 @@ class GraphRuns:
     ) -> None:
         self.graph, self._engine, self._judge, self._cap = graph, engine, judge, cap
         self._kind, self._form, self._more = kind, form, more
+        self._scratch = Scratch(engine.devices) if more > 1 else None
         self._depends, self._reads = depends_on_data(graph), static_reads(graph)
         self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
         grows = any(not value.type.is_bound for value in graph.inputs)
@@ -176,7 +178,8 @@ class GraphRuns:
             except InputError as error:
                 raise Unbound(error) from error
 
-        return self._engine.build(dataclasses.replace(sized, make=bound), judge=self._judge, cap=self._cap)
+        made = dataclasses.replace(sized, make=bound)
+        return self._engine.build(made, judge=self._judge, cap=self._cap, scratch=self._scratch)
 
 
 def _call(program: Program, arguments: Mapping[str, Array], results: Mapping[str, Array]) -> None:

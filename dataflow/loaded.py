@@ -28,7 +28,7 @@ from .series import RunSeries
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
-_MORE = 16  # times as many plans of a subgraph that a loop runs: for the sizes of its iterations
+_MORE = 64  # times as many plans of a subgraph that a loop runs: for the sizes of its iterations
 _T = TypeVar("_T")
 _numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 
-from .emit import merged
+from .emit import merged, slice_axis
 from .file.records import GraphRecord, NodeRecord
 from .importer import Importer
 from .shape_eval import axis_in
@@ -29,11 +29,13 @@ class Accumulator:
         row: name, in the body, of what an iteration appends.
         axis: along which a tensor grows; None of a sequence.
         nodes: of the body, which append it.
+        in_front: each is put before what is there.
     """
 
     row: str
     axis: int | None
     nodes: tuple[NodeRecord, ...]
+    in_front: bool = False
 
 
 def accumulators(body: GraphRecord) -> dict[int, Accumulator]:
@@ -51,14 +53,17 @@ def accumulators(body: GraphRecord) -> dict[int, Accumulator]:
             if node.op != "Identity":
                 break
             node = makers.get(node.inputs[0])
-        if not nodes or reads[name] != 1 or nodes[-1].inputs[:1] != (name,) or len(nodes[-1].inputs) < 2:
+        if not nodes or reads[name] != 1 or len(nodes[-1].inputs) < 2:
             continue
         last = nodes[-1]
-        row, *others = last.inputs[1:]
-        if any(others) or row == name or last.op not in ("SequenceInsert", "Concat"):
+        first, row, *others = last.inputs
+        in_front = last.op == "Concat" and row == name
+        if in_front:
+            first, row = row, first
+        if first != name or row == name or any(others) or last.op not in ("SequenceInsert", "Concat"):
             continue
         axis = last.attributes["axis"] if last.op == "Concat" else None
-        found[position] = Accumulator(row, axis, tuple(nodes))
+        found[position] = Accumulator(row, axis, tuple(nodes), in_front)
     return found
 
 
@@ -138,5 +143,8 @@ def appended(c: Importer, one: Accumulator, operand: Tensor, rows: Value) -> Ten
         return Tensor(operand.name, rows=ops.concat(first, rows, axis=0))
     start = c.value(operand)
     axis = axis_in(one.axis, start.type.rank)
-    grown: Value = ops.concat(start, merged(rows, axis), axis=axis)
+    if one.in_front:
+        rows = slice_axis(rows, 0, rows.type.shape[0] - 1, -1, -1)
+    both = (start, merged(rows, axis))
+    grown: Value = ops.concat(*(both[::-1] if one.in_front else both), axis=axis)
     return grown

@@ -200,6 +200,17 @@ def _number(c: Importer, tensor: Tensor) -> Size | None:
     return None if found is None or found.base is not None else found.offset
 
 
+def difference(c: Importer, start: Tensor, end: Tensor) -> int | None:
+    """How much larger the one whole number is than the other, whatever they are; None where that isn't known."""
+    values = [c.value(tensor) for tensor in (start, end)]
+    terms = [_term(c, v) if v.type.is_bound and v.type.elements == 1 else None for v in values]
+    first, last = terms
+    if first is None or last is None or first.base is not last.base:
+        return None
+    apart = last.offset - first.offset
+    return apart if isinstance(apart, int) else None
+
+
 def _integer_in(array: Array) -> int | None:
     if array.size != 1 or array.dtype.kind not in "iuf":
         return None

@@ -75,15 +75,16 @@ branched (float[T, 3] x) => (float[U] y) { CONSTANTS
 
 # Tensors that grow along an axis, from one that is there before.
 GROWN = """
-grown (float[T, 3] x, float[2, 1] begin) => (float[U] y, float[2, V] z) { CONSTANTS
-  y, z = Loop (n, yes, start, begin) <body = step (int64 i, bool c, float[K] s, float[2, L] t)
-      => (bool go, float[M] u, float[2, N] v) {
+grown (float[T, 3] x, float[2, 1] begin) => (float[U] y, float[2, V] z, float[W] w) { CONSTANTS
+  y, z, w = Loop (n, yes, start, begin, start) <body = step (int64 i, bool c, float[K] s, float[2, L] t, float[O] e)
+      => (bool go, float[M] u, float[2, N] v, float[P] f) {
     go = Identity (c)
     row = Gather (x, i)
     u = Concat <axis = 0> (s, row)
     twice = Unsqueeze (row, axis)
     both = Concat <axis = 0> (twice, twice)
     v = Concat <axis = -1> (t, both)
+    f = Concat <axis = 0> (row, e)
   }>
 }
 """
@@ -143,7 +144,7 @@ counted (float[T, 3] x, int64 count) => (float[U, 3] y, float[V, 3] z) { CONSTAN
 }
 """
 
-# A list that an iteration reads, whose last element it is; one that grows at its beginning; one that grows by itself.
+# A list that an iteration reads, whose last element it is; one that grows at its beginning; a tensor too.
 NOT_ONLY = """
 other (float[T, 3] x) => (float[U, 3] y, float[V, 3] z, float[W] w) { CONSTANTS
   begun = SequenceConstruct (start)
@@ -268,3 +269,27 @@ def test_gradients_pass_through_what_was_appended():
         step[at] = 1e-2
         numeric[at] = (total(x + step) - total(x - step)) / 2e-2
     np.testing.assert_allclose(found["x"], numeric, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("count", "offset"), [(1, 0), (2, 0), (1, -4), (2, -4)])
+def test_windows_that_an_iteration_cuts_out(count, offset):
+    """TorchScript's x[i:i+1]: of a fixed size, but where it leaves the axis, which is an error here as there."""
+    text = f"""
+windows (float[T, 3] x, int64 most) => (float[U, {count}, 3] y) {{ CONSTANTS
+  off = Constant <value = int64 {{{offset}}}> ()
+  count = Constant <value = int64 {{{count}}}> ()
+  y = Loop (most, yes) <body = step (int64 i, bool c) => (bool go, float[{count}, 3] r) {{
+    go = Identity (c)
+    from = Add (i, off)
+    to = Add (from, count)
+    begin = Unsqueeze (from, axis)
+    end = Unsqueeze (to, axis)
+    r = Slice (x, begin, end, axis)
+  }}>
+}}
+"""
+    most = 4 if not offset else 4 - count  # a window that begins before the first row and ends behind it is empty
+    check(text, [{**feeds, "most": np.array(n)} for feeds, n in zip(rows(5, 9), (most, most), strict=True)])
+    session = df.Session(load_bytes(file(text)), devices=["cpu"])
+    with pytest.raises(df.InputError, match=r"gather: index 5 .* is out"):
+        session.run({**rows(5)[0], "most": np.array(6)})

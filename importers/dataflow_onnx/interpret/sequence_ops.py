@@ -112,10 +112,12 @@ def _split(x: Item, split: Item = None, *, axis: int = 0, keepdims: int = 1) -> 
         if step < 1:
             raise InputError(f"split is {step}; expected a positive size")
         sizes = [min(step, size - start) for start in range(0, size, step)]
+    ones = split is not None and tensor(split).ndim == 0 and set(sizes) <= {1}  # see the importer's converter
+    squeezed = (split is None or ones) and not keepdims
     found, start = [], 0
     for count in sizes:
         row = array[(slice(None),) * (axis % array.ndim) + (slice(start, start + count),)]
-        found.append(np.squeeze(row, axis) if split is None and not keepdims else row)
+        found.append(np.squeeze(row, axis) if squeezed else row)
         start += count
     return [np.array(row, order="C") for row in found]
 

@@ -68,7 +68,8 @@ def SequenceAt(c: Importer, sequence: T, position: T) -> Any:
 def SequenceInsert(c: Importer, sequence: T, tensor: T, position: T | None = None) -> Any:
     elements = list(c.elements(sequence))
     at = len(elements) if position is None else _position(c, position, len(elements), len(elements))
-    return _made(c, [*elements[:at], tensor, *elements[at:]])
+    made = _made(c, [*elements[:1], tensor])[-1]
+    return [*elements[:at], made, *elements[at:]]
 
 
 @operator("SequenceErase", 11)
@@ -112,8 +113,11 @@ def SplitToSequence(c: Importer, x: T, split: T | None = None, *, axis: int = 0,
     size = value.type.shape[at]
     if isinstance(size, Dim):
         c.ask(x, "how many tensors there are in a split of", repeats=True)
-    rows = _rows(value, at, _split_sizes(c, split, size))
-    if split is None and not keepdims:
+    sizes = _split_sizes(c, split, size)
+    rows = _rows(value, at, sizes)
+    # Beside a split ONNX ignores keepdims; PyTorch's exporter and onnxruntime don't where it is the number 1.
+    ones = split is not None and split.type.rank == 0 and set(sizes) <= {1}
+    if (split is None or ones) and not keepdims:
         return [ops.reshape(row, shape=(*row.type.shape[:at], *row.type.shape[at + 1 :])) for row in rows]
     return rows
 

@@ -20,9 +20,11 @@ from ..dynamic_sizes import (
     is_taken_for_the_end,
     required,
     target_of_data,
+    window_of_data,
 )
 from ..emit import slice_axis
 from ..importer import Importer
+from ..iteration_count import difference
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
 from ..tensor import Tensor
 
@@ -214,6 +216,10 @@ def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T
     strides = None if steps is None else c.ints(steps, "steps")
     begin, stop = c.known_sizes(starts), c.known_sizes(ends)
     if begin is None or stop is None:
+        forward = strides is None or tuple(strides) == (1,)
+        count = difference(c, starts, ends) if c.around is not None and forward and starts.type.elements == 1 else None
+        if count is not None and count > 0:
+            return window_of_data(c, x, starts, count, chosen)
         begin, stop = ends_of_data(c, x, starts, ends, chosen, strides)
     return _slice(c, x, begin, stop, chosen, strides)
 
