@@ -77,7 +77,7 @@ class Engine:
 
     def _begin(self) -> None:
         self.variables = Variables(self.devices, borrows=True, sharing=self._sharing)
-        self._programs = ProgramCache(self.variables.drop_constants)
+        self._programs = ProgramCache(self.variables.droppable, self.variables.drop_constants)
         self._templates = Templates()
 
     def renewed(self) -> Engine:
@@ -88,7 +88,7 @@ class Engine:
 
     @property
     def programs(self) -> Mapping[Key, Program]:
-        """Those that are kept, the least recently used first."""
+        """Those that are kept, of each kind the least recently used first."""
         return self._programs.programs
 
     @property

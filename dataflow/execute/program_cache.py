@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 
@@ -15,22 +15,22 @@ Key = tuple[Kind, Hashable]  # kind of program, and what it was made for
 
 
 class ProgramCache:
-    """Programs by kind and form. Safe to use from several threads.
+    """Programs by kind and form. Safe to use from several threads, and with Ctrl-C at any instant.
 
     Args:
-        unread: is given the names of stored tensors and prepacked copies that no program reads any more, and of those
-            that some do.
+        droppable: of names of stored tensors and prepacked copies, those that nobody keeps but programs.
+        drop: forgets such.
 
     Attributes:
         recent: the program that was used last, and so is kept; None where none is.
     """
 
-    def __init__(self, unread: Callable[[Collection[str], Collection[str]], None]) -> None:
-        self._unread = unread
-        self._programs: OrderedDict[Key, Program] = OrderedDict()
-        self._forms: dict[Kind, OrderedDict[Hashable, None]] = {}  # by kind, likewise ordered
-        self._readers: Counter[str] = Counter()  # programs by what they read
-        self._idle: set[str] = set()  # what none reads any more
+    def __init__(
+        self, droppable: Callable[[Collection[str]], set[str]], drop: Callable[[Collection[str]], None]
+    ) -> None:
+        self._droppable, self._drop = droppable, drop
+        self._programs: dict[Kind, OrderedDict[Hashable, Program]] = {}
+        self._left: set[str] = set()  # what programs read that are gone, or about to be
         self.recent: Program | None = None
         self.renew()
         renew_in_child(self)
@@ -41,63 +41,59 @@ class ProgramCache:
 
     @property
     def programs(self) -> Mapping[Key, Program]:
-        """Those that are kept, the least recently used first."""
+        """Those that are kept, of each kind the least recently used first."""
         with self._lock:
-            return MappingProxyType(dict(self._programs))
+            found = {(kind, form): p for kind, kept in self._programs.items() for form, p in kept.items()}
+        return MappingProxyType(found)
 
     def find(self, kind: Kind, form: Hashable) -> Program | None:
         """The program of a kind for ``form``, where it is kept."""
         with self._lock:
-            return self._used((kind, form))
+            return self._used(kind, form)
 
     def program(self, kind: Kind, form: Hashable, make: Callable[[], Program], most: int) -> Program:
         """The program of a kind for ``form``; ``make`` makes it where it isn't kept, and ``most`` of its kind are."""
-        key = (kind, form)
         with self._lock:
-            program = self._used(key)
+            program = self._used(kind, form)
             if program is None:
                 program = make()
-                self._enter(key, program, most)
-                self.recent = self._programs.get(key)
+                self._programs.setdefault(kind, OrderedDict())[form] = program
+                self._shrink(kind, most)
+                self.recent = program if most else None
         return program
 
     def clear(self) -> None:
         """Closes and forgets all programs; none may be running."""
         with self._lock:
-            for program in self._programs.values():
-                program.close()
-            self._idle |= self._readers.keys()
-            self._readers.clear()
+            for kept in self._programs.values():
+                for program in kept.values():
+                    self._left |= _tensors_of(program)
+                    program.close()
             self._programs.clear()
-            self._forms.clear()
             self.recent = None
 
-    def _used(self, key: Key) -> Program | None:
+    def _used(self, kind: Kind, form: Hashable) -> Program | None:
         """The program that is kept, now the most recently used one."""
-        program = self._programs.get(key)
-        if program is not None:
-            self._programs.move_to_end(key)
-            self._forms[key[0]].move_to_end(key[1])
+        kept = self._programs.get(kind)
+        program = None if kept is None else kept.get(form)
+        if kept is not None and program is not None:
+            kept.move_to_end(form)
             self.recent = program
         return program
 
-    def _enter(self, key: Key, program: Program, most: int) -> None:
-        forms = self._forms.setdefault(key[0], OrderedDict())
-        self._programs[key], forms[key[1]] = program, None
-        read = _tensors_of(program)
-        self._readers.update(read)
-        self._idle -= read
-        if len(forms) <= most:
-            return
-        while len(forms) > most:
-            form, _ = forms.popitem(last=False)
-            read = _tensors_of(self._programs.pop((key[0], form)))
-            self._readers.subtract(read)
-            self._idle |= {name for name in read if not self._readers[name]}
-        if self._idle:
-            self._readers = +self._readers
-            self._unread(self._idle, self._readers)
-            self._idle.clear()
+    def _shrink(self, kind: Kind, most: int) -> None:
+        """Lets go of the programs of a kind that are too many, and of what only they read."""
+        kept = self._programs[kind]
+        while len(kept) > most:
+            self._left |= _tensors_of(next(iter(kept.values())))  # before it goes: an interrupt between forgets nothing
+            kept.popitem(last=False)
+        found = self._droppable(self._left) if self._left else set()
+        if found:
+            for programs in self._programs.values():
+                for program in programs.values():
+                    found -= _tensors_of(program)
+            self._drop(found)
+        self._left = set()
 
 
 def _tensors_of(program: Program) -> set[str]:

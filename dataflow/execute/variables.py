@@ -259,22 +259,21 @@ class Variables:
         """The memory of a tensor or of a prepacked copy."""
         return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
 
-    def drop_constants(self, names: Collection[str], read: Collection[str]) -> None:
-        """Forgets constants, and prepacked copies that can't be made again, which no plan reads any more.
+    def droppable(self, names: Collection[str]) -> set[str]:
+        """Of these, the constants, and the prepacked copies of what isn't kept: only programs need them."""
+        copies = (n for n in names if n in self._copies and self._copies[n].source not in self._tensors)
+        of_constants = (n for n in names if n in self._copies and self._copies[n].source in self._constants)
+        return {*self._constants.intersection(names), *copies, *of_constants}
 
-        A run that still uses them keeps their memory.
-
-        Args:
-            names: what plans don't read since they are gone.
-            read: what others do.
-        """
+    def drop_constants(self, names: Collection[str]) -> None:
+        """Forgets constants, and prepacked copies of what isn't kept; a run that still uses them keeps their memory."""
         dropped = self._constants.intersection(names)
         for name in dropped:
             self._tensors.pop(name, None)
         self._constants -= dropped
-        copies = self._copies if dropped else self._copies.keys() & set(names)
-        for name in [n for n in copies if n not in read and self._copies[n].source not in self._tensors]:
-            del self._copies[name]
+        for name in names:
+            if name in self._copies and self._copies[name].source not in self._tensors:
+                del self._copies[name]
 
     def names(self) -> frozenset[str]:
         """Names of all tensors, also of those of which only prepacked copies are kept."""

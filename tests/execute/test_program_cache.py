@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,17 +20,25 @@ class Stub:
         self.closed = True
 
 
+def cache_with(alive, asked):
+    """A cache that notes what it lets go; ``kept`` is of others too."""
+    return ProgramCache(
+        lambda names: asked.append(set(names)) or {name for name in names if name != "kept"}, alive.difference_update
+    )
+
+
 def test_the_least_recently_used_of_a_kind_goes_first():
-    unread = []
-    cache = ProgramCache(lambda idle, read: unread.append((set(idle), set(read))))
-    first, second = (cache.program(("a",), n, lambda n=n: Stub("shared", f"own{n}"), 2) for n in (1, 2))
+    alive, asked = {"shared", "own1", "own2", "own3", "kept"}, []
+    cache = cache_with(alive, asked)
+    first, second = (cache.program(("a",), n, lambda n=n: Stub("shared", f"own{n}", "kept"), 2) for n in (1, 2))
     other = cache.program(("b",), 1, lambda: Stub("shared"), 2)
     assert cache.find(("a",), 1) is first
     third = cache.program(("a",), 3, lambda: Stub("own3"), 2)
     assert cache.find(("a",), 2) is None
-    assert unread == [({"own2"}, {"shared", "own1", "own3"})]
+    assert alive == {"shared", "own1", "own3", "kept"}
+    assert asked == [{"shared", "own2", "kept"}]
     assert cache.recent is third
-    assert list(cache.programs.values()) == [other, first, third]
+    assert list(cache.programs.values()) == [first, third, other]
     assert cache.program(("a",), 1, lambda: Stub("never"), 2) is first
     cache.clear()
     assert first.closed
@@ -37,22 +46,22 @@ def test_the_least_recently_used_of_a_kind_goes_first():
     assert cache.recent is None
     cache.program(("a",), 4, lambda: Stub("own1"), 1)
     cache.program(("a",), 5, lambda: Stub(), 1)
-    assert unread[1] == ({"shared", "own3", "own1"}, set())
+    assert alive == {"kept"}
 
 
 def test_of_a_kind_of_which_none_is_kept_nothing_is():
-    dropped = []
-    cache = ProgramCache(lambda idle, read: dropped.append(set(idle)))
+    alive = {"w"}
+    cache = cache_with(alive, [])
     assert isinstance(cache.program(("a",), 1, lambda: Stub("w"), 0), Stub)
-    assert dropped == [{"w"}]
+    assert not alive
     assert (dict(cache.programs), cache.recent) == ({}, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=40), st.integers(0, 3))
-def test_what_is_read_is_never_called_unread(uses, most):
+def test_what_is_read_is_never_let_go(uses, most):
     """Beside a model of it: a list per kind."""
     alive = set()
-    cache = ProgramCache(lambda idle, read: alive.difference_update(idle))
+    cache = cache_with(alive, [])
     kept = {"a": [], "b": []}
     for kind, number in uses:
         names = (f"{kind}{number}", f"t{number % 3}", "all")
@@ -62,9 +71,27 @@ def test_what_is_read_is_never_called_unread(uses, most):
             return Stub(*names)
 
         cache.program((kind,), number, make, most)
-        kept[kind] = ([n for n in kept[kind] if n != number] + [number])[max(0, len({*kept[kind], number}) - most) :]
-        if not most:
-            kept[kind] = []
+        recent = [*(n for n in kept[kind] if n != number), number]
+        kept[kind] = recent[max(0, len(recent) - most) :] if most else []
         wanted = {name for k, numbers in kept.items() for n in numbers for name in (f"{k}{n}", f"t{n % 3}", "all")}
         assert {(key[0][0], key[1]) for key in cache.programs} == {(k, n) for k, ns in kept.items() for n in ns}
         assert alive == wanted
+
+
+def test_an_interrupt_while_programs_go_forgets_nothing():
+    alive, asked = {"own1", "own2", "own3"}, []
+    cache = cache_with(alive, asked)
+    for n in (1, 2):
+        cache.program(("a",), n, lambda n=n: Stub(f"own{n}"), 1 if n == 1 else 2)
+    original = cache._droppable
+
+    def interrupted(names):
+        raise KeyboardInterrupt
+
+    cache._droppable = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        cache.program(("a",), 3, lambda: Stub("own3"), 2)
+    cache._droppable = original
+    assert cache.find(("a",), 3) is not None
+    cache.program(("a",), 4, lambda: Stub(), 2)
+    assert alive == {"own3"}

@@ -93,11 +93,17 @@ def test_names_that_are_no_text_are_refused_wherever_they_stand():
         refused(other.SerializeToString().replace(field, b"\xff" * len(field)), "no text")
 
 
+def test_an_output_that_is_listed_twice_is_one_result():
+    """ONNX's checker takes such files, and hummingbird makes them."""
+    data = model([N("Neg", ["x"], ["y"])], outputs=["y", "y"]).SerializeToString()
+    found = df.Session(load_bytes(data), devices=["cpu"]).run(np.ones((1, 4), np.float32))
+    assert {name: array.tolist() for name, array in found.items()} == {"y": [[-1] * 4]}
+
+
 def test_what_has_no_name_or_a_name_twice():
     refused(model([N("Relu", ["x"], [""])], outputs=[""]), "output 0 of the main graph has no name")
     refused(model([N("Relu", ["x"], ["y"])], inputs=[("x", (2,)), ("", (2,))]), "input 1", "no name")
     refused(model([N("Identity", ["x"], []), N("Relu", ["x"], ["y"])]), "node 0 (Identity", "no outputs")
-    refused(model([N("Relu", ["x"], ["y"])], outputs=["y", "y"]), "two outputs called 'y'")
     twice = model([N("Softmax", ["x"], ["y"], axis=1)])
     twice.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
     refused(twice, "two attributes called 'axis'")

@@ -178,6 +178,10 @@ class _Reader:
         outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
         if not outputs:
             raise self.fail(f"{where} has no outputs")
+        if where == MAIN:
+            outputs = tuple(
+                dict.fromkeys(outputs)
+            )  # one that is listed twice, as ONNX's checker lets it, is one result
         declared = {value.name: type_ for value in proto.output if (type_ := declared_type(value)) is not None}
         forms = {value.name: form for value in proto.input if (form := form_of(value.type)) is not None}
         forms |= {value.name: form for value in proto.output if (form := form_of_output(value.type)) is not None}
@@ -292,9 +296,6 @@ class _Reader:
         """Refuses names that are defined twice, or read before they are defined or never."""
         known = {*graph.inputs, *graph.initializers}
         made = {name for node in graph.nodes for name in node.outputs if name}
-        if where == MAIN and len(set(graph.outputs)) < len(graph.outputs):
-            twice = next(name for name in graph.outputs if graph.outputs.count(name) > 1)
-            raise self.fail(f"{where} has two outputs called {twice!r}")
         for node in graph.nodes:
             for name in node.inputs if where == MAIN else ():  # a body reads names of the graph around it too
                 if name and name not in known:

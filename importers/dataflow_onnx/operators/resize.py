@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Dim, Value, float64, ops
+from dataflow import Dim, DType, Value, float32, float64, ops
 from dataflow.errors import ModelError
 from dataflow.plugin import coordinates_of
 
@@ -189,12 +189,27 @@ def Resize(
         for index, axis in enumerate(chosen):
             starts[axis], ends[axis] = corners[index], corners[index + len(chosen)]
         region = (*starts, *ends)
-    if not value.type.dtype.is_float and mode != "nearest":
-        raise ModelError(f"its input is {value.type}; only floats are interpolated")
-    floats = value if value.type.dtype.is_float else ops.cast(value, to=float64)
-    y = _resize(
-        c, floats, wanted, full_scales, extrapolation_value, mode=mode,
-        coordinates=coordinate_transformation_mode, nearest=nearest_mode,
-        cubic_a=cubic_coeff_a, exclude_outside=exclude_outside, antialias=antialias, roi=region,
-    )  # fmt: skip
-    return cast_to(y, value.type.dtype)
+    dtype = value.type.dtype
+    floats = value if dtype.is_float else ops.cast(value, to=float32 if dtype.bits < 32 else float64)  # exact
+    how: dict[str, Any] = {
+        "mode": mode, "coordinates": coordinate_transformation_mode, "nearest": nearest_mode,
+        "cubic_a": cubic_coeff_a, "exclude_outside": exclude_outside, "antialias": antialias, "roi": region,
+    }  # fmt: skip
+    if dtype.kind not in "iu" or mode == "nearest":
+        return cast_to(_resize(c, floats, wanted, full_scales, extrapolation_value, **how), dtype)
+    if not antialias or region:
+        return cast_to(_whole(_resize(c, floats, wanted, full_scales, extrapolation_value, **how), dtype), dtype)
+    # As Pillow and onnxruntime: axis by axis from the last on, each rounded.
+    for axis in reversed(range(rank)):
+        sizes_now = [*floats.type.shape[:axis], wanted[axis], *floats.type.shape[axis + 1 :]]
+        scales_now = [s if i == axis else 1.0 for i, s in enumerate(full_scales)]
+        if wanted[axis] != shape[axis]:
+            floats = _whole(_resize(c, floats, sizes_now, scales_now, extrapolation_value, **how), dtype, rounded=True)
+    return cast_to(floats, dtype)
+
+
+def _whole(y: Value, dtype: DType, *, rounded: bool = False) -> Any:
+    """Interpolated numbers within an integer dtype: as onnxruntime does, towards zero, or rounded as Pillow does."""
+    limits = np.iinfo(dtype.numpy)
+    y = ops.floor(ops.add(y, 0.5)) if rounded else y
+    return ops.minimum(ops.maximum(y, float(limits.min)), float(limits.max))
