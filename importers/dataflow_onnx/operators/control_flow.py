@@ -231,10 +231,15 @@ def _loop(
     if isinstance(count, int):
         count = max(count, 0)
     made = iterations(c, condition, operands, body, types)
-    if made is not None and limit is not None:
-        if rows and made == -1 and count is None and c.around is None:
-            limit_value = ops.maximum(c.value(limit), number(c.builder, 0, int64))
-            count = c.count(limit_value, "number of iterations")  # instead of a loop with memory for the most
+    reads = bool(rows) and limit is not None and c.around is None  # instead of a loop with memory for the most
+    passed = condition if made is None and reads and condition is not None and _passes_condition_on(body) else None
+    if passed is not None or (reads and made == -1 and count is None):
+        assert limit is not None
+        most: Any = ops.maximum(c.value(limit), number(c.builder, 0, int64))
+        if passed is not None:  # what it is at first, it is in every iteration
+            most = ops.where(ops.reshape(c.value(passed), shape=()), most, number(c.builder, 0, int64))
+        made = c.count(most, "number of iterations")
+    elif made is not None and limit is not None:
         made = count if made == -1 or count is None else least_size((made, count))
     if made is not None and made != -1:
         inner = Body(c, body, types, always=1)
@@ -266,6 +271,14 @@ def _loop(
         made = c.count(found[0], "number of iterations")
         stacked = [slice_axis(row, 0, 0, made) for row in stacked]
     return (*found[1 : 1 + len(carries)], *stacked)
+
+
+def _passes_condition_on(body: GraphRecord) -> bool:
+    """Whether each iteration gives the condition on that it got."""
+    name, makers = body.outputs[0], {name: node for node in body.nodes for name in node.outputs}
+    while name in makers and makers[name].op == "Identity" and not makers[name].domain:
+        name = makers[name].inputs[0]
+    return name == [*body.inputs][1]
 
 
 _MOST_STACKED = 1 << 24  # iterations of which the last is not known; there is memory for the results of all
