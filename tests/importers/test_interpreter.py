@@ -366,6 +366,10 @@ def test_threads_run_one_session():
             APPENDED.replace("minus = Neg (row)", "minus = Cast <to = 11> (row)"),
             r"SequenceInsert 't1', opset 17: it puts float32 and float64 into one sequence",
         ),
+        (
+            APPENDED.replace("minus = Neg (row)", "minus = Neg (s)"),
+            r"Neg 'minus', opset 17: it reads a sequence, or an optional without an element; expected tensors",
+        ),
     ],
 )
 def test_what_is_refused_names_the_node(text, message):

@@ -117,7 +117,7 @@ def _stack(rows: Sequence[Array], name: str) -> Array:
     shapes = list(dict.fromkeys(row.shape for row in rows))
     if len(shapes) > 1:
         raise InputError(f"the result {name!r} has shapes {shapes[0]} and {shapes[1]}; expected one shape")
-    return np.stack(rows)
+    return np.ascontiguousarray(np.stack(rows))
 
 
 def _none(bodies: Bodies, body: GraphRecord, given: Sequence[Item], name: str) -> Array:

@@ -162,13 +162,17 @@ class _Run:
             frame.items.pop(name, None)
 
     def _results(self, frame: Frame, node: NodeRecord, inputs: Sequence[Item]) -> Sequence[Item]:
-        control = control_flow.OPERATORS.get(node.op)
+        control = None if node.domain else control_flow.OPERATORS.get(node.op)
         if control is not None:
             return control(node, inputs, _Bodies(self, frame))
-        if node.op == "Identity":
+        if node.op == "Identity" and not node.domain:
             return inputs
-        found = sequence_ops.OPERATORS[node.op](*inputs, **node.attributes)
-        return (found,)
+        if not sequence_ops.runs(node):
+            raise InputError("it reads a sequence, or an optional without an element; expected tensors")
+        try:
+            return (sequence_ops.OPERATORS[node.op](*inputs, **node.attributes),)
+        except (TypeError, ValueError, IndexError) as error:
+            raise InputError(f"its inputs or attributes don't fit the operator: {error}") from None
 
     def _item(self, frame: Frame, name: str) -> Item:
         """What a name holds; of a stored tensor, its newest data."""

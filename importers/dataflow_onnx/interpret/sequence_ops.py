@@ -91,9 +91,10 @@ def _concatenated(sequence: Item, *, axis: int, new_axis: int = 0) -> Array:
     if not elements:
         raise InputError("the sequence is empty: the shape of its concatenation is not known")
     try:
-        return np.stack(elements, axis) if new_axis else np.concatenate(elements, axis)
+        joined = np.stack(elements, axis) if new_axis else np.concatenate(elements, axis)
     except ValueError as error:
         raise InputError(f"its tensors don't fit: {error}") from None
+    return np.ascontiguousarray(joined)
 
 
 def _split(x: Item, split: Item = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
