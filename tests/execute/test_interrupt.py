@@ -105,6 +105,28 @@ except KeyboardInterrupt:
 """
 
 
+LEFT = """
+from dataflow.train.interrupts import InterruptsHeld
+
+def begin():
+    InterruptsHeld().__enter__()  # as a signal's handler leaves it that raises before the block begins
+
+def held():
+    with InterruptsHeld():
+        os.kill(os.getpid(), signal.SIGINT)
+        print("held")
+
+for again in (held, lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(10))):
+    begin()
+    try:
+        again()
+        print("lost")
+    except KeyboardInterrupt:
+        print("interrupted")
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
 def outcome(script):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SHARED) + textwrap.dedent(script)],
@@ -124,3 +146,7 @@ def test_ctrl_c_at_random_instants_leaves_nothing_behind():
 
 def test_ctrl_c_ends_a_native_run_and_gives_the_signal_back():
     assert outcome(SOON) == "interrupted\nthe handler is Python's again\n"
+
+
+def test_ctrl_c_is_not_held_for_ever_by_what_another_signal_interrupted():
+    assert outcome(LEFT) == "held\ninterrupted\ninterrupted\nTrue\n"
