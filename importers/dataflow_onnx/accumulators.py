@@ -15,7 +15,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 
 from .emit import merged, slice_axis
-from .file.records import GraphRecord, NodeRecord
+from .file.records import GraphRecord, NodeRecord, free_names
 from .importer import Importer
 from .shape_eval import axis_in
 from .tensor import Tensor
@@ -62,7 +62,9 @@ def accumulators(body: GraphRecord) -> dict[int, Accumulator]:
             first, row = row, first
         if first != name or row == name or any(others) or last.op not in ("SequenceInsert", "Concat"):
             continue
-        axis = last.attributes["axis"] if last.op == "Concat" else None
+        axis = last.attributes.get("axis") if last.op == "Concat" else None
+        if last.op == "Concat" and axis is None:
+            continue
         found[position] = Accumulator(row, axis, tuple(nodes), in_front)
     return found
 
@@ -70,13 +72,14 @@ def accumulators(body: GraphRecord) -> dict[int, Accumulator]:
 def hoisted(body: GraphRecord) -> GraphRecord:
     """The body, in which a branch gives what it appends to a sequence where the other appends to it too."""
     nodes: list[NodeRecord] = []
+    taken = {*body.inputs, *body.initializers, *free_names(body), *(n for node in body.nodes for n in node.outputs)}
     for node in body.nodes:
-        nodes += _parted(node) if node.op == "If" and not node.domain else [node]
+        nodes += _parted(node, taken) if node.op == "If" and not node.domain else [node]
     return body if len(nodes) == len(body.nodes) else dataclasses.replace(body, nodes=tuple(nodes))
 
 
-def _parted(node: NodeRecord) -> list[NodeRecord]:
-    """An ``If``, and the nodes that append behind it what its branches did."""
+def _parted(node: NodeRecord, taken: set[str]) -> list[NodeRecord]:
+    """An ``If``, and the nodes that append behind it what its branches did; their names are none of ``taken``."""
     branches = {key: hoisted(value) for key, value in node.attributes.items() if isinstance(value, GraphRecord)}
     outputs, behind = list(node.outputs), list[NodeRecord]()
     for index, name in enumerate(node.outputs):
@@ -90,6 +93,8 @@ def _parted(node: NodeRecord) -> list[NodeRecord]:
             kept = tuple(other for other in branch.nodes if other is not one)
             branches[key] = dataclasses.replace(branch, nodes=kept, outputs=given)
         outputs[index] = f"{name}/appended"
+        while outputs[index] in taken:
+            outputs[index] += "'"
         behind.append(
             dataclasses.replace(first, name=node.name, inputs=(first.inputs[0], outputs[index]), outputs=(name,))
         )

@@ -196,6 +196,24 @@ def test_both_branches_append():
     check(BRANCHED, rows(5, 9, 1))
 
 
+def test_names_that_the_file_has_are_left_to_it():
+    """What a branch appends gets a name, which here is that of a row."""
+    proto = parser.parse_model(f"{HEADER}\n{BRANCHED.replace('CONSTANTS', CONSTANTS)}")
+
+    def rename(graph):
+        for node in graph.node:
+            node.input[:] = ["t/appended" if name == "row" else name for name in node.input]
+            node.output[:] = ["t/appended" if name == "row" else name for name in node.output]
+            for attribute in node.attribute:
+                rename(attribute.g)
+
+    rename(proto.graph)
+    (feeds,) = rows(6)
+    expected = df.Session(load_bytes(file(BRANCHED)), devices=["cpu"]).run(feeds)["y"]
+    found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(feeds)["y"]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_tensors_that_grow_along_an_axis():
     check(GROWN, [{**feeds, "begin": np.ones((2, 1), np.float32)} for feeds in rows(4, 1, 9)])
 
