@@ -292,7 +292,7 @@ def test_gradients_pass_through_what_was_appended():
 
 
 @pytest.mark.parametrize(("count", "offset"), [(1, 0), (2, 0), (1, -4), (2, -4)])
-def test_windows_that_an_iteration_cuts_out(count, offset):
+def test_windows_that_an_iteration_takes_out(count, offset):
     """TorchScript's x[i:i+1]: of a fixed size, but where it leaves the axis, which is an error here as there."""
     text = f"""
 windows (float[T, 3] x, int64 most) => (float[U, {count}, 3] y) {{ CONSTANTS

@@ -198,17 +198,17 @@ def Resize(
     if dtype.kind not in "iu" or mode == "nearest":
         return cast_to(_resize(c, floats, wanted, full_scales, extrapolation_value, **how), dtype)
     if not antialias or region:
-        return cast_to(_whole(_resize(c, floats, wanted, full_scales, extrapolation_value, **how), dtype), dtype)
+        return cast_to(_within(_resize(c, floats, wanted, full_scales, extrapolation_value, **how), dtype), dtype)
     # As Pillow and onnxruntime: axis by axis from the last on, each rounded.
     for axis in reversed(range(rank)):
         sizes_now = [*floats.type.shape[:axis], wanted[axis], *floats.type.shape[axis + 1 :]]
         scales_now = [s if i == axis else 1.0 for i, s in enumerate(full_scales)]
         if wanted[axis] != shape[axis]:
-            floats = _whole(_resize(c, floats, sizes_now, scales_now, extrapolation_value, **how), dtype, rounded=True)
+            floats = _within(_resize(c, floats, sizes_now, scales_now, extrapolation_value, **how), dtype, rounded=True)
     return cast_to(floats, dtype)
 
 
-def _whole(y: Value, dtype: DType, *, rounded: bool = False) -> Any:
+def _within(y: Value, dtype: DType, *, rounded: bool = False) -> Any:
     """Interpolated numbers within an integer dtype: as onnxruntime does, towards zero, or rounded as Pillow does."""
     limits = np.iinfo(dtype.numpy)
     y = ops.floor(ops.add(y, 0.5)) if rounded else y
