@@ -77,7 +77,7 @@ class Engine:
 
     def _begin(self) -> None:
         self.variables = Variables(self.devices, borrows=True, sharing=self._sharing)
-        self._programs = ProgramCache(self.variables.droppable, self.variables.drop_constants)
+        self._programs = ProgramCache(self.variables.may_drop, self.variables.drop_constants)
         self._templates = Templates()
 
     def renewed(self) -> Engine:

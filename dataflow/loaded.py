@@ -77,9 +77,9 @@ class Loaded:
         level = len(form[1]) if len(form) > 1 and isinstance(form[1], tuple) else 0
         kind: tuple[Hashable, ...] = ("run", "known", level) if level else ("run",)
         self._runs = GraphRuns(graph, engine, judge, cap, kind, form)
-        # With state, a run that is refused halfway would have to give it back.
-        runs = interpreter is not None and engine.state is None
-        self._interpreted = Interpreted(interpreter, self._subgraph) if interpreter is not None and runs else None
+        if engine.state is not None:  # a run that is refused halfway would have to give it back
+            interpreter = None
+        self._interpreted = None if interpreter is None else Interpreted(interpreter, self._subgraph)
         self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
 
     @property

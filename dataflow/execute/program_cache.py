@@ -18,17 +18,15 @@ class ProgramCache:
     """Programs by kind and form. Safe to use from several threads, and with Ctrl-C at any instant.
 
     Args:
-        droppable: of names of stored tensors and prepacked copies, those that nobody keeps but programs.
-        drop: forgets such.
+        may_drop: whether some stored tensors or prepacked copies, by their names, are kept for programs alone.
+        drop: forgets such, but those that programs read.
 
     Attributes:
         recent: the program that was used last, and so is kept; None where none is.
     """
 
-    def __init__(
-        self, droppable: Callable[[Collection[str]], set[str]], drop: Callable[[Collection[str]], None]
-    ) -> None:
-        self._droppable, self._drop = droppable, drop
+    def __init__(self, may_drop: Callable[[Collection[str]], bool], drop: Callable[[Collection[str]], None]) -> None:
+        self._may_drop, self._drop = may_drop, drop
         self._programs: dict[Kind, OrderedDict[Hashable, Program]] = {}
         self._left: set[str] = set()  # what programs read that are gone, or about to be
         self.recent: Program | None = None
@@ -87,12 +85,9 @@ class ProgramCache:
         while len(kept) > most:
             self._left |= _tensors_of(next(iter(kept.values())))  # before it goes: an interrupt between forgets nothing
             kept.popitem(last=False)
-        found = self._droppable(self._left) if self._left else set()
-        if found:
-            for programs in self._programs.values():
-                for program in programs.values():
-                    found -= _tensors_of(program)
-            self._drop(found)
+        if self._left and self._may_drop(self._left):
+            programs = (program for others in self._programs.values() for program in others.values())
+            self._drop({name for program in programs for name in _tensors_of(program)})
         self._left = set()
 
 

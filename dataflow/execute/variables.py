@@ -259,21 +259,20 @@ class Variables:
         """The memory of a tensor or of a prepacked copy."""
         return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
 
-    def droppable(self, names: Collection[str]) -> set[str]:
-        """Of these, the constants, and the prepacked copies of what isn't kept: only programs need them."""
-        copies = (n for n in names if n in self._copies and self._copies[n].source not in self._tensors)
-        of_constants = (n for n in names if n in self._copies and self._copies[n].source in self._constants)
-        return {*self._constants.intersection(names), *copies, *of_constants}
+    def may_drop(self, names: Collection[str]) -> bool:
+        """Whether some of these are constants, or prepacked copies of what is one or isn't kept."""
+        if not self._constants.isdisjoint(names):
+            return True
+        sources = (self._copies[name].source for name in names if name in self._copies)
+        return any(source not in self._tensors or source in self._constants for source in sources)
 
-    def drop_constants(self, names: Collection[str]) -> None:
-        """Forgets constants, and prepacked copies of what isn't kept; a run that still uses them keeps their memory."""
-        dropped = self._constants.intersection(names)
-        for name in dropped:
-            self._tensors.pop(name, None)
-        self._constants -= dropped
-        for name in names:
-            if name in self._copies and self._copies[name].source not in self._tensors:
-                del self._copies[name]
+    def drop_constants(self, kept: Collection[str]) -> None:
+        """Forgets constants that aren't among ``kept``; a run that still uses them keeps their memory."""
+        for key in self._constants.difference(kept):
+            self._tensors.pop(key, None)
+        self._constants.intersection_update(kept)
+        for name in [n for n, c in self._copies.items() if n not in kept and c.source not in self._tensors]:
+            del self._copies[name]
 
     def names(self) -> frozenset[str]:
         """Names of all tensors, also of those of which only prepacked copies are kept."""

@@ -129,17 +129,17 @@ def ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -
     return list(found[0].numbers), list(found[1].numbers)
 
 
-def window_of_data(c: Importer, x: T, starts: T, count: int, axes: Any) -> Any:
+def window_of_data(c: Importer, x: Value, starts: T, count: int, axes: Any) -> Any:
     """``count`` elements of an axis from a computed start on, in a body, where no size can depend on data.
 
     A start from which there are fewer is an error, where the slice would be smaller.
     """
-    (axis,) = axes_in((0,) if axes is None else axes, len(x.type.shape))
+    (axis,) = axes_in((0,) if axes is None else axes, x.type.rank)
     size = _vector(c, [x.type.shape[axis]])
     start = ops.reshape(cast_to(c.value(starts), int64), shape=(1,))
     crosses = ops.logical_and(ops.less(start, 0), ops.greater_equal(ops.add(start, count), 0))
     at = ops.add(ops.where(crosses, size, start), iota(c.builder, count))
-    return ops.gather(c.value(x), at, axis=axis)
+    return ops.gather(x, at, axis=axis)
 
 
 def _vector(c: Importer, sizes: Sequence[Any]) -> Any:

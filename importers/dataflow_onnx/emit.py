@@ -49,6 +49,12 @@ def slice_axis(value: Value, axis: int, start: Any, stop: Any, step: int = 1) ->
     )
 
 
+def stack(values: Sequence[Value]) -> Any:
+    """Tensors of one type along a new first axis."""
+    ones = [ops.reshape(value, shape=(1, *value.type.shape)) for value in values]
+    return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
+
+
 def moved(value: Value, source: int, target: int) -> Any:
     """With an axis moved to another index."""
     order = list(range(value.type.rank))

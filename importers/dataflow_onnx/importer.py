@@ -22,7 +22,7 @@ from dataflow.plugin import dtype as as_dtype
 
 from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
-from .emit import slice_axis
+from .emit import slice_axis, stack
 from .file.functions import MOST_NODES
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
@@ -428,8 +428,7 @@ class Importer:
             raise ModelError(f"{sequence.name!r} is {what}; expected a sequence")
         count, shape = rows.type.shape[0], rows.type.shape[1:]
         if isinstance(count, Dim):
-            what = f"the number of tensors in {sequence.name!r}"
-            raise Undetermined(f"{what} depends on sizes or data", self.outer_value(Tensor(rows.name, rows)), True)
+            self.ask(Tensor(sequence.name, rows), "the number of tensors in", repeats=True)
         if count > MOST_NODES:
             raise ModelError(f"{sequence.name!r} has {count} tensors; at most {MOST_NODES} become nodes")
         slices = (slice_axis(rows, 0, index, index + 1) for index in range(count))
@@ -441,10 +440,7 @@ class Importer:
         if sequence.rows is not None:
             return sequence.rows
         values = [self.value(element) for element in self.elements(sequence)]
-        if len({value.type for value in values}) != 1:
-            return None
-        ones: list[Any] = [ops.reshape(value, shape=(1, *value.type.shape)) for value in values]
-        found: Value = ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
+        found: Value | None = stack(values) if len({value.type for value in values}) == 1 else None
         return found
 
     def _sizes_as_data(self, tensor: Tensor) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
-from .emit import slice_axis
+from .emit import slice_axis, stack
 from .file.records import GraphRecord
 from .importer import Importer
 from .shape_eval import Known, filled
@@ -42,7 +42,7 @@ def unrolled(
         for row, result in zip(rows_of, results[len(carried) :], strict=True):
             row.append(c.value(result))
         index += 1
-    return (*carried, *map(stack, rows_of))
+    return (*carried, *map(stacked, rows_of))
 
 
 def _count(c: Importer, operands: Sequence[Tensor | None]) -> None:
@@ -81,10 +81,10 @@ def unrolled_scan(
         for row, result in zip(rows_of, results[len(carried) :], strict=True):
             row.insert(0 if reverse else len(row), c.value(result))
     last = [c.value(result) for result in carried] if count else carries
-    return [*last, *map(stack, rows_of)]
+    return [*last, *map(stacked, rows_of)]
 
 
-def stack(rows: Sequence[Value]) -> Any:
+def stacked(rows: Sequence[Value]) -> Any:
     """Results of iterations along a new first axis.
 
     Raises:
@@ -92,5 +92,4 @@ def stack(rows: Sequence[Value]) -> Any:
     """
     if not rows:
         raise ModelError("it makes no iteration, so the shape of what it stacks is not known")
-    ones = [ops.reshape(row, shape=(1, *row.type.shape)) for row in rows]
-    return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
+    return stack(rows)

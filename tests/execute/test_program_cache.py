@@ -22,9 +22,11 @@ class Stub:
 
 def cache_with(alive, asked):
     """A cache that notes what it lets go; ``kept`` is of others too."""
-    return ProgramCache(
-        lambda names: asked.append(set(names)) or {name for name in names if name != "kept"}, alive.difference_update
-    )
+
+    def drop(read):
+        alive.intersection_update({*read, "kept"})
+
+    return ProgramCache(lambda names: asked.append(set(names)) or not {"kept"}.issuperset(names), drop)
 
 
 def test_the_least_recently_used_of_a_kind_goes_first():
@@ -83,15 +85,15 @@ def test_an_interrupt_while_programs_go_forgets_nothing():
     cache = cache_with(alive, asked)
     for n in (1, 2):
         cache.program(("a",), n, lambda n=n: Stub(f"own{n}"), 1 if n == 1 else 2)
-    original = cache._droppable
+    original = cache._may_drop
 
     def interrupted(names):
         raise KeyboardInterrupt
 
-    cache._droppable = interrupted
+    cache._may_drop = interrupted
     with pytest.raises(KeyboardInterrupt):
         cache.program(("a",), 3, lambda: Stub("own3"), 2)
-    cache._droppable = original
+    cache._may_drop = original
     assert cache.find(("a",), 3) is not None
     cache.program(("a",), 4, lambda: Stub(), 2)
     assert alive == {"own3"}

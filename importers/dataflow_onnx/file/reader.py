@@ -178,10 +178,8 @@ class _Reader:
         outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
         if not outputs:
             raise self.fail(f"{where} has no outputs")
-        if where == MAIN:
-            outputs = tuple(
-                dict.fromkeys(outputs)
-            )  # one that is listed twice, as ONNX's checker lets it, is one result
+        if where == MAIN:  # one that is listed twice, as ONNX's checker lets it, is one result
+            outputs = tuple(dict.fromkeys(outputs))
         declared = {value.name: type_ for value in proto.output if (type_ := declared_type(value)) is not None}
         forms = {value.name: form for value in proto.input if (form := form_of(value.type)) is not None}
         forms |= {value.name: form for value in proto.output if (form := form_of_output(value.type)) is not None}

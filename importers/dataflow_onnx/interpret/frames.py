@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from dataflow.errors import InputError
 
@@ -86,47 +88,38 @@ class Frame:
     def __init__(self, scope: Scope, items: Mapping[str, Any], around: Frame | None = None) -> None:
         self.scope, self.items, self.around = scope, dict(items), around
 
-    def holds(self, name: str) -> bool:
-        """Whether it, or one around it, was given or has computed a name."""
-        return any(name in frame.items for frame in self.frames())
-
     def item(self, name: str) -> Item:
-        """What a name holds that was given or computed.
+        """What a name holds that was given or computed, or is an empty sequence.
 
         Raises:
             InputError: nobody did.
         """
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.items:
-                found: Item = frame.items[name]
-                return found
-            if name in frame.scope.empty:
-                return []
-            frame = frame.around
-        raise InputError(f"{name!r} is read, which nothing before it defines")
+        owner = self._owner(name)
+        if owner is None or (name not in owner.items and name in owner.scope.stored):
+            raise InputError(f"{name!r} is read, which nothing before it defines")
+        found: Item = owner.items.get(name, [])
+        return found
 
     def stored(self, name: str) -> Array | None:
         """The data in the file of a stored tensor; None of all else."""
-        for frame in self.frames():
-            if name in frame.items:
-                return None
-            if name in frame.scope.stored:
-                return frame.scope.stored[name]
-        return None
+        owner = self._owner(name)
+        return None if owner is None or name in owner.items else owner.scope.stored.get(name)
 
     def is_empty(self, name: str) -> bool:
         """Whether a name is that of a sequence which has no elements in any run."""
-        for frame in self.frames():
-            if name in frame.items or name in frame.scope.stored:
-                return False
-            if name in frame.scope.empty:
-                return True
-        return False
+        owner = self._owner(name)
+        return owner is not None and name not in owner.items and name in owner.scope.empty
 
-    def frames(self) -> Iterator[Frame]:
-        """It, and those around it."""
+    def is_tensor(self, name: str) -> bool:
+        """Whether a name that is given, computed or stored is that of a tensor, or of an empty sequence."""
+        owner = self._owner(name)
+        return owner is None or isinstance(owner.items.get(name, ()), (np.ndarray, tuple))
+
+    def _owner(self, name: str) -> Frame | None:
+        """The innermost frame that has a name."""
         frame: Frame | None = self
         while frame is not None:
-            yield frame
+            if name in frame.items or name in frame.scope.stored or name in frame.scope.empty:
+                return frame
             frame = frame.around
+        return None

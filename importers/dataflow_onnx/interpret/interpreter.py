@@ -76,11 +76,15 @@ class FileInterpreter:
         scope = frame.scope
         if (scope, index) in self._decided or sequence_ops.runs(scope.nodes[index]):
             return True
-        outer = (name for name in scope.reads[index] if name not in own and frame.holds(name))
-        if any(not hasattr(frame.item(name), "dtype") for name in outer):
+        if not all(name in own or frame.is_tensor(name) for name in scope.reads[index]):
             self._decided.add((scope, index))
             return True
         return False
+
+    def controls(self, node: NodeRecord) -> bool:
+        """Whether a node is a branch, loop or map that can be run here."""
+        known = not node.domain and node.op in control_flow.OPERATORS
+        return known and (node.op != "Scan" or self._record.opsets[""] >= 9)
 
     def decide(self, frame: Frame, index: int) -> None:
         """Notes that a node is run here."""
@@ -125,7 +129,7 @@ class _Run:
                 index = self._span(frame, index, end)
             except NotOne as error:
                 node = scope.nodes[index]
-                if not node.bodies or node.domain or node.op not in control_flow.OPERATORS:
+                if not self._interpreter.controls(node):
                     raise InputError(str(error.cause)) from None
                 self._interpreter.decide(frame, index)
         return [self._item(frame, name) for name in scope.outputs]
@@ -162,9 +166,8 @@ class _Run:
             frame.items.pop(name, None)
 
     def _results(self, frame: Frame, node: NodeRecord, inputs: Sequence[Item]) -> Sequence[Item]:
-        control = None if node.domain else control_flow.OPERATORS.get(node.op)
-        if control is not None:
-            return control(node, inputs, _Bodies(self, frame))
+        if self._interpreter.controls(node):
+            return control_flow.OPERATORS[node.op](node, inputs, _Bodies(self, frame))
         if node.op == "Identity" and not node.domain:
             return inputs
         if not sequence_ops.runs(node):

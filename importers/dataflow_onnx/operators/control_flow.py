@@ -20,7 +20,7 @@ from ..iteration_count import iterations
 from ..shape_eval import axis_in
 from ..subgraphs import Body
 from ..tensor import NotATensor, Tensor
-from ..unrolled import MOST_UNROLLED, stack, unrolled, unrolled_scan
+from ..unrolled import MOST_UNROLLED, stacked, unrolled, unrolled_scan
 
 T = Tensor
 operator = Collector()
@@ -87,7 +87,7 @@ def Scan_8(
             if at >= carried and length != first[1]:
                 value = ops.pad(value, pads=(*(0,) * value.type.rank, first[1] - length, *(0,) * (value.type.rank - 1)))
             row.append(value)
-    return tuple(map(stack, results))
+    return tuple(map(stacked, results))
 
 
 @operator("Scan", 9)

@@ -219,7 +219,7 @@ def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T
         forward = strides is None or tuple(strides) == (1,)
         count = difference(c, starts, ends) if c.around is not None and forward and starts.type.elements == 1 else None
         if count is not None and count > 0:
-            return window_of_data(c, x, starts, count, chosen)
+            return window_of_data(c, c.weight(x) if _is_learned(x) else c.value(x), starts, count, chosen)
         begin, stop = ends_of_data(c, x, starts, ends, chosen, strides)
     return _slice(c, x, begin, stop, chosen, strides)
 
