@@ -24,7 +24,8 @@ class WeakList(Generic[T]):
         """Adds an object."""
         self._references[next(self._numbers)] = weakref.ref(item)
         if len(self._references) > self._most:
-            for number, reference in list(self._references.items()):
+            # of a copy: the collector may run while pairs are made of items, and let others add
+            for number, reference in self._references.copy().items():
                 if reference() is None:
                     self._references.pop(number, None)
             self._most = max(64, 2 * len(self._references))

@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 import numpy as np
@@ -68,9 +69,9 @@ class Stress:
                 done += work(numbers)
             except df.ModelError as error:
                 if "closed" not in str(error):
-                    self.failures.append(repr(error))
+                    self.failures.append("".join(traceback.format_exception(error)))
             except BaseException as error:
-                self.failures.append(repr(error))
+                self.failures.append("".join(traceback.format_exception(error)))
             if pause:
                 time.sleep(pause)
         with self._lock:
