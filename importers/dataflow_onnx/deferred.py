@@ -16,7 +16,8 @@ from .converters import Table
 from .file.inferred import inferred_types
 from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
-from .importer import Importer, Undetermined
+from .importer import Importer
+from .operands import Undetermined
 
 
 class Anew(Protocol):

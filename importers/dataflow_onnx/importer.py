@@ -6,70 +6,40 @@ Reshape, Slice and the like get it as attributes; nothing else is folded.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Self
 
 import numpy as np
 
-from dataflow import Dim, Graph, GraphBuilder, TensorType, Value, ops
+from dataflow import Graph, TensorType, Value, ops
 from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Given, Initializer, SizeValues, default_registry, element_name, poll
+from dataflow.plugin import Converter, Given, element_name, poll
 from dataflow.plugin import dtype as as_dtype
 
-from .block_weights import BlockWeight, takes
+from .block_weights import BlockWeight
 from .converters import Table, is_own, name_of
-from .emit import slice_axis, stack
-from .file.functions import MOST_NODES
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
-from .parametrized import parametrized
-from .positions import of_positions
+from .operands import Operands, Undetermined, stored_names
+from .roles import with_roles
 from .shape_eval import MOST_KNOWN, Known, compute, has_rule
 from .signatures import Arguments, arguments_of
 from .tensor import Tensor
 
 COMPUTED = "computed"  # behind the names of tensors that were computed for some inputs alone
+_FOLLOWED = 64  # elements of a list of sizes that is read
+_SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand", "Slice", "Split"}
 
 
-class Undetermined(ModelError):
-    """A node can't be converted before a value is known, which depends on sizes or data.
-
-    Attributes:
-        value: in the graph, or in that of a body.
-        repeats: an iteration of a loop wants it, and others may want more.
-    """
-
-    def __init__(self, text: str, value: Value, repeats: bool = False) -> None:
-        super().__init__(text)
-        self.value, self.repeats = value, repeats
-
-
-@contextlib.contextmanager
-def repeating() -> Iterator[None]:
-    """Says of what is wanted within that iterations want it."""
-    try:
-        yield
-    except Undetermined as error:
-        error.repeats = True
-        raise
-
-
-class Importer:
+class Importer(Operands):
     """Builds the graph of one file; converters call its methods.
 
     Attributes:
+        path: of the file.
         table: of converters.
-        builder: where nodes go.
-        node: the one that is being converted.
-        opset: the version of its domain.
-        around: of a body, the importer of the graph around it.
+        opset: the version of the domain of the node that is being converted.
         freed: a batch size that is made free.
-        values: what is known of values that are computed, for one form of the inputs.
-        types: of the inputs, where the graph is made for these alone.
         lengths: of outputs that are sequences; None of those that are absent.
         blocks: of values that are stored weights dequantized, or their transposes, what is stored.
         block_names: of tensors that were made of these, the names that look like those of a weight.
@@ -87,30 +57,21 @@ class Importer:
         record: ModelRecord,
         path: str,
         table: Table,
-        around: Importer | None = None,
+        around: Self | None = None,
         freed: Freed | None = None,
         values: Mapping[str, Array] = MappingProxyType({}),
         types: Mapping[str, Given] = MappingProxyType({}),
     ) -> None:
-        self.record, self.path, self.table, self.around, self.freed = record, path, table, around, freed
-        self.values, self.types = values, types
-        self.scope: Importer | None = None  # of a body whose nodes stand among those of the graph around it
-        self.builder = GraphBuilder(record.graph.name or "onnx")
+        super().__init__(record, around, values, types)
+        self.path, self.table, self.freed = path, table, freed
         self.opset = 0
-        self.node: NodeRecord
-        self.tensors: dict[str, Tensor] = {}
-        self.roles: dict[str, tuple[str, bool]] = {}
         self.lengths: dict[str, int | None] = {}
         self.blocks: dict[Value, BlockWeight] = {}
         self.block_names: dict[Value, tuple[str, ...]] = {}
         self.inactive: list[str] = around.inactive if around is not None else []
         self.iterations = 0
-        self.claimed: set[Value] = set()  # values that have their name from the file
-        self._of_file: frozenset[str] | None = None
         self._converters: dict[tuple[str, str], Converter] = {}  # by domain and operator
         self._takes: dict[tuple[str, str], Arguments] = {}
-        self._sizes_named: set[str] = set()  # names of sizes that are read
-        self._static: tuple[GraphBuilder, SizeValues] | None = None
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
@@ -135,7 +96,7 @@ class Importer:
                 keyed = ops.keyed(self.value(self.tensors[name]), keys=graph.vocabularies[name], fed=True)
                 self.tensors[name] = Tensor(name, keyed)
         self.builder.reserve([*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)])
-        self.builder.reserve(_stored_names(graph))  # of bodies too: they become tensors of this graph
+        self.builder.reserve(stored_names(graph))  # of bodies too: they become tensors of this graph
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)
 
@@ -320,12 +281,6 @@ class Importer:
         inner.convert_all(record.nodes)
         return [inner.tensors[name] for name in record.outputs]
 
-    @property
-    def outermost(self) -> Importer:
-        """The importer of the main graph."""
-        around = self.around if self.scope is None else self.scope
-        return self if around is None else around.outermost
-
     def call(self, converter: Converter, inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results."""
         found = converter.function(self, *inputs, **node.attributes)
@@ -373,260 +328,6 @@ class Importer:
             self.claimed.add(result)
         return Tensor(name, result)
 
-    def block_product(self, x: Value, weight: Value, transposed: bool = False) -> Any:
-        """The product of x with a stored weight that the file dequantizes, as it is stored; None of another.
-
-        Quantized x is left to products of integers.
-        """
-        found = self.blocks.get(weight)
-        maker = self.builder.producer(x)
-        if found is None or not takes(x, weight) or (maker is not None and maker.op is ops.dequantize):
-            return None
-        path = self.node.name or self.node.outputs[0]
-        y, elements = (found.other() if transposed else found).product(self.builder, x, f"{path}.blocks")
-        self.block_names[elements] = (*([f"{self.node.scope}.weight"] if self.node.scope else []), f"{path}.weight")
-        return y
-
-    # ---- what converters use --------------------------------------------------------------------------
-
-    def value(self, tensor: Tensor | None) -> Value:
-        """The graph's value for a tensor; stored data becomes an initializer, once."""
-        if tensor is None:
-            raise ModelError("an input that the operator needs is left out")
-        if tensor.value is None:
-            array = tensor.array
-            if array is None:
-                tensor.value = self._sizes_as_data(tensor)
-            else:
-                known = self.tensors.get(tensor.name)
-                if known is not None and known is not tensor and known.value is not None:
-                    tensor.value = known.value
-                else:
-                    # Of the main graph's tensors a body may be the first reader: their data is followed by their names.
-                    main = self.scope is None or self.outermost.tensors.get(tensor.name) is tensor
-                    name = tensor.name if main else self.builder.free_name(tensor.name)
-                    tensor.value = self.builder.initializer(name, array)
-            self.claimed.add(tensor.value)
-        return tensor.value
-
-    def data(self, tensor: Tensor) -> Value:
-        """As ``value``; of a sequence whose tensors are alike, their stack."""
-        return self.value(tensor) if tensor.rows is None else tensor.rows
-
-    def elements(self, sequence: Tensor) -> tuple[Tensor, ...]:
-        """Those of a sequence.
-
-        Raises:
-            ModelError: it is a tensor, or absent.
-            Undetermined: it isn't known how many there are.
-        """
-        if sequence.elements is not None:
-            return sequence.elements
-        rows = sequence.rows
-        if rows is None:
-            what = "an optional without an element" if sequence.is_absent else f"a tensor, {sequence.type}"
-            raise ModelError(f"{sequence.name!r} is {what}; expected a sequence")
-        count, shape = rows.type.shape[0], rows.type.shape[1:]
-        if isinstance(count, Dim):
-            self.ask(Tensor(sequence.name, rows), "the number of tensors in", repeats=True)
-        if count > MOST_NODES:
-            raise ModelError(f"{sequence.name!r} has {count} tensors; at most {MOST_NODES} become nodes")
-        slices = (slice_axis(rows, 0, index, index + 1) for index in range(count))
-        names = (f"{sequence.name}.{index}" for index in range(count))
-        return tuple(Tensor(name, ops.reshape(row, shape=shape)) for name, row in zip(names, slices, strict=True))
-
-    def rows(self, sequence: Tensor) -> Value | None:
-        """The tensors of a sequence, stacked; None where they aren't alike, or there is none."""
-        if sequence.rows is not None:
-            return sequence.rows
-        values = [self.value(element) for element in self.elements(sequence)]
-        found: Value | None = stack(values) if len({value.type for value in values}) == 1 else None
-        return found
-
-    def _sizes_as_data(self, tensor: Tensor) -> Value:
-        """Known sizes as a value: a constant, or a node that binding makes one of."""
-        tensor.check()
-        assert tensor.known is not None
-        numbers, dtype = tensor.known.numbers, tensor.known.dtype
-        listed = list(numbers.reshape(-1))
-        if not any(isinstance(n, Dim) for n in listed):
-            return self.builder.constant(numbers.astype(dtype.numpy), tensor.name)
-        attributes = {"values": tuple(listed), "shape": numbers.shape, "dtype": dtype}
-        (value,) = self.builder.add(ops.sizes, (), attributes).outputs
-        assert value is not None
-        return value
-
-    def is_of_file(self, name: str) -> bool:
-        """Whether a stored tensor is the same for all inputs: in a graph for some alone, others may depend on them."""
-        if self._of_file is None:
-            self._of_file = _stored_names(self.record.graph)
-        return not self.types or name in self._of_file
-
-    def constant(self, tensor: Tensor) -> Array | None:
-        """The data of a tensor that is stored, or computed from stored ones alone; else None."""
-        if tensor.array is not None:
-            return tensor.array
-        if tensor.known is not None:
-            numbers = tensor.known.numbers
-            if not any(isinstance(n, Dim) for n in numbers.reshape(-1)):
-                return numbers.astype(tensor.known.dtype.numpy)
-            given = self.outermost.values
-            return given.get(self.outer_value(tensor).name) if given else None
-        given = self.outermost.values
-        if given and (array := given.get(self.outer_value(tensor).name)) is not None:
-            return array
-        value = self.value(tensor)
-        if not self.static.is_static(value):
-            return None
-        return self.static.compute(value, {}, default_registry().reference_kernels)
-
-    def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter", single: bool = True) -> Value:
-        """The value of a tensor that, if stored, is a parameter; ``single``: also one of one element, if no scalar."""
-        value = self.value(tensor)
-        if tensor.outer is not None and self.around is not None:
-            self.around.weight(tensor.outer, trainable, role, single)
-        source = tensor if tensor.array is not None else tensor.stored
-        if source is not None and source.outer is not None and self.around is not None:
-            self.around.weight(source.outer, trainable, role, single)
-        if source is not None and source.array is not None and source.array.dtype.kind in "fV":
-            array, name = source.array, self.value(source).name
-            if name in self.roles or name != source.name:  # the file has it under another name, or several of them
-                return value
-            if not self.outermost.is_of_file(name):
-                return value
-            if role == "statistic":
-                self.roles[name] = role, False
-            elif (array.size > 1 or self._is_learned(name, array, single)) and _is_finite(array):
-                self.roles[name] = role, trainable and role == "parameter" and name not in self.record.noted.buffers
-        return value
-
-    def _is_learned(self, name: str, array: Array, single: bool) -> bool:
-        """Whether a tensor of one element is a weight, and no literal that an exporter stored."""
-        return array.size == 1 and ((single and array.ndim > 0) or name in self.record.noted.named)
-
-    def sizes(self, tensor: Tensor, what: str) -> list[Any]:
-        """The integers and dims of a tensor; those that are computed get names, and are read before what has them runs.
-
-        Raises:
-            ModelError: they depend on data, in a body.
-        """
-        found = self.known_sizes(tensor)
-        if found is None:
-            tensor.known = self.read_sizes(tensor, what)
-            found = list(tensor.known.numbers.reshape(-1))
-        return found
-
-    def known_sizes(self, tensor: Tensor) -> list[Any] | None:
-        """The integers and dims of a tensor, where they are known without reading it while the model runs."""
-        if tensor.known is None:
-            array = self.constant(tensor)
-            if array is None or array.dtype.kind not in "iu" or array.size > MOST_KNOWN:
-                return None
-            tensor.known = Known(array.astype(object), as_dtype(array))
-        return list(tensor.known.numbers.reshape(-1))
-
-    def read_sizes(self, tensor: Tensor, what: str) -> Known:
-        """Named dims for the elements of a computed tensor, and a node that reads them."""
-        value = self.value(tensor)
-        if self.around is not None and not self.static.is_static(value):
-            raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
-        if value.type.rank == 1 and not value.type.is_bound:
-            self.ask(tensor, what)  # how many sizes there are
-        if value.type.rank > 1 or value.type.dtype.name not in ("int32", "int64"):
-            raise ModelError(f"{what} {tensor.name!r} is computed and {value.type}; expected a list of sizes")
-        if value.type.elements > MOST_KNOWN:
-            text = f"{what} {tensor.name!r} is computed and has {value.type.elements} elements; expected at most"
-            raise ModelError(f"{text} {MOST_KNOWN}")
-        name = self.outermost.unique_size(tensor.name)
-        dims = [Dim(f"{name}.{i}") for i in range(value.type.elements)]
-        self.builder.add(ops.read_shape, (value,), {"sizes": tuple(dims)})
-        numbers = np.array(dims, object).reshape(value.type.sizes)
-        return Known(numbers, value.type.dtype)
-
-    def outer_value(self, tensor: Tensor) -> Value:
-        """The value of a tensor; of one that a body captures, that of the graph around it."""
-        if tensor.outer is not None and self.around is not None:
-            return self.around.outer_value(tensor.outer)
-        return self.value(tensor)
-
-    def is_read(self, size: Any) -> bool:
-        """Whether a size is known only once nodes have run."""
-        read = self.outermost._sizes_named
-        return isinstance(size, Dim) and any(name.rpartition(".")[0] in read for name in size.names)
-
-    def unique_size(self, name: str) -> str:
-        """``name``, with marks behind it where other sizes have it."""
-        while name in self._sizes_named:
-            name += "'"
-        self._sizes_named.add(name)
-        return name
-
-    @property
-    def static(self) -> SizeValues:
-        """What depends on sizes and stored tensors alone, so far."""
-        if self.scope is not None and self.scope.builder is self.builder:
-            return self.scope.static  # what is known of the graph that the nodes stand in
-        if self._static is None or self._static[0] is not self.builder:
-            self._static = self.builder, SizeValues.building(self.builder, _Captured(self))
-        return self._static[1]
-
-    def count(self, value: Value, what: str) -> Dim:
-        """A name for the only element of a computed value, a size."""
-        known = self.read_sizes(Tensor(f"{what} of {self.node.describe()}", value), what)
-        dim = known.numbers.reshape(-1)[0]
-        assert isinstance(dim, Dim)
-        return dim
-
-    def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
-        """As ``sizes``, for what must be integers when a node is converted.
-
-        Raises:
-            Undetermined: one depends on sizes or data.
-        """
-        if tensor.known is None and self.constant(tensor) is None:
-            self.ask(tensor, what)
-        found = self.sizes(tensor, what)
-        if any(isinstance(n, Dim) for n in found):
-            found = list(self.numbers(tensor, what).reshape(-1))
-        return tuple(int(n) for n in found)
-
-    def scalar(self, tensor: Tensor, what: str) -> float:
-        """A number that is stored, computed from stored ones, or a size.
-
-        Raises:
-            Undetermined: it depends on sizes or data.
-        """
-        if tensor.known is not None and tensor.known.numbers.size == 1:
-            return self.ints(tensor, what)[0]
-        array = self.constant(tensor)
-        if array is None:
-            self.ask(tensor, what)
-        if array.size != 1:
-            raise ModelError(f"{what} {tensor.name!r} is {tensor.type}; expected one number")
-        return float(array.reshape(()))
-
-    def numbers(self, tensor: Tensor, what: str) -> Array:
-        """The data of a tensor that must be known when its node is converted."""
-        array = self.constant(tensor)
-        if array is None:
-            self.ask(tensor, what)
-        return array
-
-    def ask(self, tensor: Tensor, what: str, *, repeats: bool = False) -> NoReturn:
-        """Says that a node can't be converted before a tensor is known.
-
-        Args:
-            tensor: this one.
-            what: it is to the node.
-            repeats: see ``Undetermined``.
-
-        Raises:
-            Undetermined: always.
-        """
-        raise Undetermined(f"{what} {tensor.name!r} depends on sizes or data", self.outer_value(tensor), repeats)
-
-    # ---- the end --------------------------------------------------------------------------------------
-
     def stored_names(self) -> list[str]:
         """Names of all tensors with data."""
         return [name for name, tensor in self.tensors.items() if tensor.array is not None]
@@ -636,66 +337,4 @@ class Importer:
         for value in self.builder.initializers():
             if not self.is_of_file(value.name):
                 self.builder.rename(value, self.builder.free_name(f"{value.name}:{COMPUTED}"))
-        graph = self.builder.finish()
-        stored: dict[Value, Initializer] = {}
-        for value, data in graph.initializers.items():
-            learned = value.name in self.record.noted.parameters and data.array.dtype.kind in "fV"
-            alone = data.array.size == 1 and value.name in self.record.noted.named
-            other = "parameter" if learned or alone else "constant"
-            role, trainable = self.roles.get(value.name, (other, learned))
-            stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
-        named = self.record.noted.named - self.roles.keys()
-        for value in parametrized(graph, [v for v in stored if v.name in named and _is_finite(stored[v].array)]):
-            stored[value] = Initializer(stored[value].array, "parameter", True)
-        guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in self.record.noted.parameters}
-        for value in of_positions(graph, guessed):
-            stored[value] = dataclasses.replace(stored[value], trainable=False)
-        return dataclasses.replace(graph, initializers=stored)
-
-
-def _stored_names(graph: GraphRecord) -> frozenset[str]:
-    """Names of what a graph of the file and its bodies store: initializers and constants."""
-    found = {*graph.initializers, *(n for node in graph.nodes if node.op == "Constant" for n in node.outputs)}
-    return frozenset(found.union(*(_stored_names(body) for node in graph.nodes for body in node.bodies)))
-
-
-class _Captured(Mapping[Value, "tuple[SizeValues, Value]"]):
-    """By input of a body, the value of the graph around it that it is."""
-
-    def __init__(self, inner: Importer) -> None:
-        self._inner = inner
-
-    def __getitem__(self, value: Value) -> tuple[SizeValues, Value]:
-        around, tensor = self._inner.around, self._inner.tensors.get(value.name)
-        if around is None or tensor is None or tensor.outer is None or tensor.value is not value:
-            raise KeyError(value)
-        return around.static, around.value(tensor.outer)
-
-    def __iter__(self) -> Iterator[Value]:
-        return (t.value for t in self._inner.tensors.values() if t.outer is not None and t.value is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-_FOLLOWED = 64  # elements of a list of sizes that is read
-_WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
-_SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand", "Slice", "Split"}
-
-
-def _is_finite(array: Array) -> bool:
-    """Whether all elements are."""
-    if 0 in array.strides:  # one number repeated
-        array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
-    if array.dtype.itemsize == 2:  # by their bits: NumPy adds 16-bit floats one by one, 4 to 21 ns each
-        infinite = int(np.array(np.inf, array.dtype).view(np.uint16))
-        positive = array.view(np.int16).max(initial=0) < infinite
-        return bool(positive and array.view(np.uint16).max(initial=0) < infinite + 0x8000)
-    if array.dtype.kind != "f":
-        array = array.astype(np.float32)
-    flat = array.reshape(-1) if array.size <= _WORTH_A_SUM else None
-    with np.errstate(over="ignore", invalid="ignore"):
-        # No sum with an infinite term, or one that is no number, is finite; one of squares is made without Python.
-        if math.isfinite(array.sum() if flat is None else flat.dot(flat)):
-            return True
-    return bool(np.isfinite(array).all())
+        return with_roles(self.builder.finish(), self.roles, self.record.noted)

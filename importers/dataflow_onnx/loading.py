@@ -20,8 +20,9 @@ from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
-from .importer import Importer, Undetermined
+from .importer import Importer
 from .interpret.interpreter import FileInterpreter
+from .operands import Undetermined
 from .operators import STANDARD
 
 _log = logging.getLogger("dataflow")

@@ -15,8 +15,9 @@ from ..accumulators import accumulators, appended, hoisted, stacking
 from ..converters import Collector
 from ..emit import iota, moved, number, slice_axis
 from ..file.records import GraphRecord
-from ..importer import Importer, Undetermined, repeating
+from ..importer import Importer
 from ..iteration_count import iterations
+from ..operands import Undetermined, repeating
 from ..shape_eval import axis_in
 from ..subgraphs import Body
 from ..tensor import NotATensor, Tensor

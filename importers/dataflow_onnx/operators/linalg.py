@@ -9,6 +9,7 @@ from dataflow import Dim, Value, float32, float64, int64, ops
 from dataflow.errors import ModelError
 from dataflow.plugin import Size
 
+from ..block_weights import takes
 from ..converters import Collector
 from ..dynamic_sizes import size_value, within
 from ..emit import along, cast_to, full, iota, number, slice_axis
@@ -38,7 +39,7 @@ def Gemm(
     transB: int = 0,
 ) -> Any:
     left, right = _transposed(c.weight(a), transA), c.weight(b)
-    y = c.block_product(left, right, bool(transB))
+    y = _block_product(c, left, right, bool(transB))
     if y is None:
         y = ops.matmul(left, _transposed(right, transB))
     if alpha != 1.0:
@@ -52,7 +53,7 @@ def Gemm(
 @operator("MatMul")
 def MatMul(c: Importer, a: T, b: T) -> Any:
     left, right = c.weight(a), c.weight(b)
-    y = c.block_product(left, right)
+    y = _block_product(c, left, right)
     if y is not None:
         return y
     one, two = left.type.rank == 1, right.type.rank == 1
@@ -201,3 +202,18 @@ def MelWeightMatrix(
     inside = ops.maximum(ops.minimum(rising, falling), 0.0)
     peak = number(c.builder, 1.0, float64)
     return cast_to(ops.where(ops.equal(at, center), peak, inside), dtype_of(output_datatype))
+
+
+def _block_product(c: Importer, x: Value, weight: Value, transposed: bool = False) -> Any:
+    """The product of x with a stored weight that the file dequantizes, as it is stored; None of another.
+
+    Quantized x is left to products of integers.
+    """
+    found = c.blocks.get(weight)
+    maker = c.builder.producer(x)
+    if found is None or not takes(x, weight) or (maker is not None and maker.op is ops.dequantize):
+        return None
+    path = c.node.name or c.node.outputs[0]
+    y, elements = (found.other() if transposed else found).product(c.builder, x, f"{path}.blocks")
+    c.block_names[elements] = (*([f"{c.node.scope}.weight"] if c.node.scope else []), f"{path}.weight")
+    return y

@@ -13,7 +13,8 @@ from ..emit import merged, moved, slice_axis
 from ..file.functions import MOST_NODES
 from ..file.records import GraphRecord
 from ..file.value_types import ValueType
-from ..importer import Importer, repeating
+from ..importer import Importer
+from ..operands import repeating
 from ..shape_eval import Known, axis_in, filled
 from ..tensor import Tensor
 from .arithmetic import Identity
