@@ -38,7 +38,7 @@ typedef struct plan {
 
 /* Bytes of the sums of all filters. */
 static int64_t sum_bytes(const df_conv *conv) {
-  return df_round_up(conv->groups * conv->filters * (int64_t)sizeof(int32_t), 64);
+  return df_byte_sum_bytes(conv->groups * conv->filters);
 }
 
 /* Bytes of the panels of a group. */
@@ -95,6 +95,7 @@ static void pack_weights(const plan *w, const uint8_t *from, uint8_t sign, uint8
       }
     sums[f] = sum;
   }
+  df_byte_note_narrow(sums, sum_bytes(c), packed, c->groups * group_bytes(w));
 }
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
@@ -148,6 +149,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
       DF_NAME(df_byte_column_sums)(sums, scratch, columns, w->steps, size, 1);
     e.out = out + position * (e.form == DF_BYTE_STEPS ? 1 : 4);
     const df_byte_product product = {.unsigned_columns = 1,
+                                     .narrow = df_byte_noted_narrow(c->packed, sum_bytes(conv)),
                                      .rows_outer = 1,
                                      .m = end - filter,
                                      .n = columns,

@@ -33,7 +33,7 @@ static layout layout_of(const df_conv *conv) {
   l.groups = df_divide_up(w->kernel[0] * w->kernel[1], DF_BYTE_STEP);
   l.columns = df_max(df_window_span(w, 2), w->pad[2] + w->in[2]);
   l.line = l.columns * BYTES;
-  l.vector = l.blocks * BYTES;
+  l.vector = df_byte_sum_bytes(l.blocks * CHANNELS);
   l.panel = l.groups * w->kernel[2] * BYTES;
   l.vectors = VECTORS * l.vector;
   l.weights = conv->uses ? l.vector + l.blocks * l.panel : 0;
@@ -71,6 +71,7 @@ void DF_NAME(df_byte_depthwise_last_prepack)(const df_conv *conv, const uint8_t 
         sums[c] += (int8_t)value;
       }
   }
+  df_byte_note_narrow(sums, l.vector, prepacked + l.vector, l.blocks * l.panel);
 }
 
 /* ---- Lines ------------------------------------------------------------------------------------
@@ -205,6 +206,7 @@ static void run_row(const depthwise *d, int64_t image, int64_t row, int64_t bloc
                        .groups = l->groups,
                        .taps = w->kernel[2],
                        .count = w->out[2],
+                       .narrow = df_byte_noted_narrow(d->packed, l->vector),
                        .sums = sums};
   df_byte_sum_taps(&taps);
   if (d->epilogue.column_zero) {

@@ -30,7 +30,7 @@ typedef struct plan {
 /* Bytes of one of the epilogue's arrays, or of the sums of all filters. */
 static int64_t vector_bytes(const df_conv *conv) {
   const int64_t columns = df_byte_panels(conv->filters) * DF_BYTE_COLUMNS;
-  return df_round_up(columns * (int64_t)sizeof(int32_t), 64);
+  return df_byte_sum_bytes(columns);
 }
 
 int64_t DF_NAME(df_byte_last_prepack_bytes)(const df_conv *conv) {
@@ -98,6 +98,8 @@ void DF_NAME(df_byte_last_prepack)(const df_conv *conv, const uint8_t *weight, u
         sums[f] += (int8_t)value;
       }
   }
+  df_byte_note_narrow(sums, vector_bytes(conv), panels,
+                      df_byte_panels(conv->filters) * DF_BYTE_COLUMNS * steps * DF_BYTE_STEP);
 }
 
 /* ---- Rows -------------------------------------------------------------------------------------
@@ -217,6 +219,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   int32_t *sums = (int32_t *)(void *)(scratch + w->sums);
   const uint8_t *x = c->o->left->data;
   df_byte_product product = {.n = df_min(w->columns, filters - j),
+                             .narrow = df_byte_noted_narrow(c->packed, vector_bytes(&w->conv)),
                              .steps = w->steps,
                              .height = w->height,
                              .b = c->packed + vector_bytes(&w->conv) + j * w->steps * DF_BYTE_STEP,

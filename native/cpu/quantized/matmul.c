@@ -73,7 +73,7 @@ static df_product_sizes sizes_of_call(const df_byte_operands *o, const df_tensor
 /* ---- Prepacked columns: their sums, then panels ---------------------------------------------- */
 
 static int64_t sum_bytes(int64_t n) {
-  return df_round_up(df_byte_panels(n) * DF_BYTE_COLUMNS * (int64_t)sizeof(int32_t), 64);
+  return df_byte_sum_bytes(df_byte_panels(n) * DF_BYTE_COLUMNS);
 }
 
 static int64_t prepacked_bytes(const df_product_sizes *p) {
@@ -91,9 +91,10 @@ static void pack_all(int32_t *sums, uint8_t *panels, const uint8_t *b, const df_
 
 static void prepack(const df_node *node, const void *source, void *prepacked, df_byte_form form) {
   const df_product_sizes p = sizes_of_node(node, form);
-  memset(prepacked, 0, (size_t)sum_bytes(p.n));
-  pack_all(prepacked, (uint8_t *)prepacked + sum_bytes(p.n), source, &p, p.n,
-           node->inputs[df_byte_right(form)]->dtype);
+  uint8_t *panels = (uint8_t *)prepacked + sum_bytes(p.n);
+  memset(prepacked, 0, (size_t)prepacked_bytes(&p));
+  pack_all(prepacked, panels, source, &p, p.n, node->inputs[df_byte_right(form)]->dtype);
+  df_byte_note_narrow(prepacked, sum_bytes(p.n), panels, prepacked_bytes(&p) - sum_bytes(p.n));
 }
 
 static void prepack_second(const df_node *node, void *state, const void *source, void *prepacked) {
@@ -199,6 +200,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   if (c->prepacked) {
     sums = (const int32_t *)(const void *)c->prepacked + j;
     product.b = c->prepacked + sum_bytes(p->n) + j / DF_BYTE_COLUMNS * panel;
+    product.narrow = df_byte_noted_narrow(c->prepacked, sum_bytes(p->n));
   } else {
     const uint8_t *b = (const uint8_t *)c->o.right->data +
                        (p->row_axis == 2 ? df_batch_offset(p, &p->b, matrix) : 0);

@@ -4,6 +4,23 @@
 
 #include "quantized/product.h"
 
+/* Bytes of |count| sums of weights and of a note behind them, their last integer: whether the
+ * packed weights are narrow. */
+static inline int64_t df_byte_sum_bytes(int64_t count) {
+  return df_round_up((count + 1) * (int64_t)sizeof(int32_t), 64);
+}
+
+static inline void df_byte_note_narrow(int32_t *sums, int64_t sum_bytes, const uint8_t *packed,
+                                       int64_t bytes) {
+  sums[sum_bytes / (int64_t)sizeof *sums - 1] = df_byte_are_narrow(packed, bytes);
+}
+
+static inline int32_t df_byte_noted_narrow(const uint8_t *sums, int64_t sum_bytes) {
+  int32_t noted;
+  memcpy(&noted, sums + sum_bytes - sizeof noted, sizeof noted);
+  return noted;
+}
+
 /* The bits that make bytes of |dtype| unsigned or signed. */
 static inline uint8_t df_byte_sign(int32_t dtype, int32_t to_unsigned) {
   return (dtype == DF_UINT8) == (to_unsigned != 0) ? 0 : 0x80;

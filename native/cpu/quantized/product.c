@@ -114,7 +114,7 @@ static void multiply_panels(const df_byte_product *p, const df_byte_tiles *tiles
 }
 
 void DF_NAME(df_byte_multiply)(const df_byte_product *product) {
-  const df_byte_tiles *tiles = df_byte_tiles_for();
+  const df_byte_tiles *tiles = df_byte_tiles_for(product->narrow);
   const int64_t down = df_divide_up(product->m, product->height);
   const int64_t across = df_byte_panels(product->n);
   if (product->rows_outer) {
@@ -128,7 +128,8 @@ void DF_NAME(df_byte_multiply)(const df_byte_product *product) {
   }
 }
 
-/* ---- Sums of operands ------------------------------------------------------------------------ */
+/* ---- Sums of operands: products with ones, which are narrow -----------------------------------
+ */
 
 void DF_NAME(df_byte_column_sums)(int32_t *sums, const uint8_t *b, int64_t columns, int64_t steps,
                                   int64_t panel, int32_t is_unsigned) {
@@ -138,7 +139,7 @@ void DF_NAME(df_byte_column_sums)(int32_t *sums, const uint8_t *b, int64_t colum
     const int64_t some = df_min(DF_BYTE_COLUMNS, columns - j);
     const df_byte_tile_of tile = {
         .a = ones, .b = b, .b_step = df_byte_line(some), .steps = steps, .sums = found};
-    (*df_byte_tiles_for())[is_unsigned][0][some > DF_LANES](&tile);
+    (*df_byte_tiles_for(1))[is_unsigned][0][some > DF_LANES](&tile);
     memcpy(sums + j, found, (size_t)some * sizeof *sums);
   }
 }
@@ -156,7 +157,7 @@ void DF_NAME(df_byte_row_sums)(int32_t *sums, const uint8_t *a, int64_t rows, in
                                   .a_step = DF_BYTE_STEP,
                                   .steps = steps,
                                   .sums = found};
-    (*df_byte_tiles_for())[!is_unsigned][some - 1][0](&tile);
+    (*df_byte_tiles_for(1))[!is_unsigned][some - 1][0](&tile);
     for (int64_t r = 0; r < some; r++)
       sums[i + r] = found[r * DF_BYTE_COLUMNS];
   }

@@ -34,6 +34,7 @@ typedef struct df_byte_epilogue {
 
 typedef struct df_byte_product {
   int32_t unsigned_columns;
+  int32_t narrow;     /* the signed operand is; see df_byte_are_narrow */
   int32_t rows_outer; /* a panel of rows meets all columns before the next does; else reversed */
   int64_t m, n, steps;
   int64_t height; /* rows of a panel */

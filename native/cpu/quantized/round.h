@@ -24,10 +24,22 @@ static inline df_rounding df_rounding_of(int32_t zero, int32_t least, int32_t mo
   return r;
 }
 
+/* The lowest byte of each lane; converting vectors to bytes in general goes through scalars. */
+static inline __attribute__((always_inline)) df_bytes df_low_bytes(df_ivec value) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i lowest = _mm256_set1_epi32(0x0c080400); /* of each lane of 128 bits */
+  const __m256i fours = _mm256_shuffle_epi8((__m256i)value, lowest);
+  return (df_bytes)_mm_cvtsi128_si64(
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1)));
+#else
+  return __builtin_convertvector(value, df_bytes);
+#endif
+}
+
 /* A product among the steps is rounded with the sum, once. */
 static inline df_bytes df_round_steps(df_vec steps, const df_rounding *r) {
   steps = vec_min(vec_max(steps + vec_splat(DF_ROUNDER), r->least), r->most);
-  return __builtin_convertvector((df_ivec)steps - r->shift, df_bytes);
+  return df_low_bytes((df_ivec)steps - r->shift);
 }
 
 /* Stores the first |count| of |size| bytes: by two halves that overlap, where a loop took one at a

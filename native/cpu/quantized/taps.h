@@ -16,10 +16,14 @@ typedef struct df_byte_taps {
   int64_t line, step, tap;
   int64_t groups, taps; /* of four rows; columns of the window */
   int64_t count;        /* of outputs */
+  int32_t narrow;       /* weights are; see df_byte_are_narrow */
   int32_t *sums;
 } df_byte_taps;
 
 void DF_NAME(df_byte_taps_base)(const df_byte_taps *taps);
+#if DF_LANES >= 8
+void DF_NAME(df_byte_taps_narrow)(const df_byte_taps *taps);
+#endif
 #ifdef DF_VNNI
 void DF_NAME(df_byte_taps_vnni)(const df_byte_taps *taps);
 #endif
@@ -28,6 +32,12 @@ static inline void df_byte_sum_taps(const df_byte_taps *taps) {
 #ifdef DF_VNNI
   if (df_vnni_granted()) {
     DF_NAME(df_byte_taps_vnni)(taps);
+    return;
+  }
+#endif
+#if DF_LANES >= 8
+  if (taps->narrow) {
+    DF_NAME(df_byte_taps_narrow)(taps);
     return;
   }
 #endif

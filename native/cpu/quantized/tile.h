@@ -42,18 +42,40 @@ typedef void (*df_byte_tile)(const df_byte_tile_of *tile);
 typedef df_byte_tile df_byte_tiles[2][DF_BYTE_ROWS][DF_BYTE_VECTORS];
 
 extern const df_byte_tiles DF_NAME(df_byte_tiles_base);
+#if DF_LANES >= 8
+extern const df_byte_tiles DF_NAME(df_byte_tiles_narrow);
+#endif
 #ifdef DF_VNNI
 extern const df_byte_tiles DF_NAME(df_byte_tiles_vnni);
 /* Whether the plugin may use VNNI; the same during all of a process. */
 __attribute__((visibility("hidden"))) int df_vnni_granted(void);
 #endif
 
-static inline const df_byte_tiles *df_byte_tiles_for(void) {
+/* |narrow|: the signed operand is; see df_byte_are_narrow. */
+static inline const df_byte_tiles *df_byte_tiles_for(int32_t narrow) {
 #ifdef DF_VNNI
   if (df_vnni_granted())
     return &DF_NAME(df_byte_tiles_vnni);
 #endif
+#if DF_LANES >= 8
+  if (narrow)
+    return &DF_NAME(df_byte_tiles_narrow);
+#endif
+  (void)narrow;
   return &DF_NAME(df_byte_tiles_base);
+}
+
+/* Whether |count| signed bytes, two of a step after each other, are so small that no sum of two of
+ * their products with unsigned bytes needs more than 16 bits: weights that are quantized to 7 bits
+ * are, as they have to be for engines that saturate. */
+static inline int32_t df_byte_are_narrow(const uint8_t *bytes, int64_t count) {
+  enum { MOST = INT16_MAX / UINT8_MAX };
+  int32_t wide = 0;
+  for (int64_t i = 0; i < count; i += 2) {
+    const int32_t one = (int8_t)bytes[i], other = (int8_t)bytes[i + 1];
+    wide |= (one < 0 ? -one : one) + (other < 0 ? -other : other) > MOST;
+  }
+  return !wide;
 }
 
 #endif
