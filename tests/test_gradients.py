@@ -22,7 +22,7 @@ WITHOUT = {
     "string_case", "regex_full_match",
     "find", "tree_ensemble", "bitcast", "image_size", "decode_image",
     "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",
-    "add_requantized",
+    "add_requantized", "lookup",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared
     "ctc_loss_grad", "lstm_grad", "gru_grad", "rnn_grad", "max_roi_pool_grad", "cofactor",

@@ -27,6 +27,7 @@ from .activation import relu as rectified
 from .arithmetic import add, clip, div, maximum, minimum, mul, neg, round_, sub
 from .cast import cast
 from .conv import conv
+from .gather import gather
 from .infer import product, scalar_like
 from .linalg import matmul
 from .logic import equal, where
@@ -41,6 +42,7 @@ from .rules.quantized import (
     dequantize_infer,
     dynamic_infer,
     limits,
+    lookup_infer,
     matmul_dequantized_infer,
     matmul_integer_infer,
     matmul_requantized_infer,
@@ -305,6 +307,20 @@ add_requantized = Op(
 )
 
 
+def _lookup(x: Value, table: Value) -> Value:
+    least, _ = limits(x.type.dtype)
+    return gather(table, sub(cast(x, to=int32), least), axis=0)
+
+
+lookup = Op(
+    "lookup",
+    ("x", "table"),
+    lookup_infer,
+    decompose=_lookup,
+    doc="y = table[x - least] of 8-bit integers, by the least of x's type: a function of one byte by its 256 results",
+)
+
+
 # ---- products with weights in blocks ------------------------------------------------------------------
 
 
@@ -328,15 +344,6 @@ matmul_blocks: Op = Op(
 
 
 OPS = (
-    quantize,
-    dequantize,
-    dynamic_quantize,
-    matmul_integer,
-    conv_integer,
-    matmul_dequantized,
-    matmul_requantized,
-    conv_dequantized,
-    conv_requantized,
-    add_requantized,
-    matmul_blocks,
-)
+    quantize, dequantize, dynamic_quantize, matmul_integer, conv_integer, matmul_dequantized, matmul_requantized,
+    conv_dequantized, conv_requantized, add_requantized, lookup, matmul_blocks,
+)  # fmt: skip

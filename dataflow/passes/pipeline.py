@@ -26,6 +26,7 @@ from .product_factors import move_product_factors
 from .quantized.channels_last import put_channels_last
 from .quantized.integers import OPS as INTEGER_OPS
 from .quantized.integers import expand_blocks, use_integers
+from .quantized.lookups import use_lookups
 from .rounding.classes import pad_classes
 from .rounding.products import round_products
 from .squares import multiply_squares
@@ -134,6 +135,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("expand_blocks", "fold", lambda graph, at: expand_blocks(graph, at.targets)),
     Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
     Pass("channels_last", "fold", lambda graph, at: put_channels_last(graph, at.targets)),
+    Pass("lookups", "fold", lambda graph, at: use_lookups(graph, at.targets, at.mutable)),  # tables are folded next
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse_attention", "fuse", lambda graph, at: fuse_attention(graph, at.targets, at.mutable)),

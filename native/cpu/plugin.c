@@ -73,6 +73,7 @@ enum { ALIGNMENT = 64 };
   X(quantized_blocks)                                                                              \
   X(quantized_conv)                                                                                \
   X(quantized_linear)                                                                              \
+  X(quantized_lookup)                                                                              \
   X(quantized_matmul)                                                                              \
   X(random)                                                                                        \
   X(random_mersenne)                                                                               \

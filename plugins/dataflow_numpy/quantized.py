@@ -136,6 +136,10 @@ def _halves(x: Array) -> Array:
     return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
 
 
+def _lookup(attributes: Attributes, x: Array, table: Array) -> Array:
+    return np.asarray(table[x.astype(np.int64) - np.iinfo(x.dtype).min])
+
+
 KERNELS: dict[str, Code] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
@@ -147,5 +151,6 @@ KERNELS: dict[str, Code] = {
     "conv_dequantized": _conv_dequantized,
     "conv_requantized": _conv_requantized,
     "add_requantized": _add_requantized,
+    "lookup": _lookup,
     "matmul_blocks": _matmul_blocks,
 }

@@ -35,8 +35,8 @@ def windows(x, w, groups):
     """The convolution of 3x3 with a padding of one, as integers: (N, C, H, W) by (F, C / groups, 3, 3)."""
     padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    parts = zip(np.split(seen, groups, axis=1), np.split(w.astype(np.int64), groups), strict=True)
-    return np.concatenate([np.einsum("nchwab,fcab->nfhw", *part) for part in parts], axis=1)
+    pairs = zip(np.split(seen, groups, axis=1), np.split(w.astype(np.int64), groups), strict=True)
+    return np.concatenate([np.einsum("nchwab,fcab->nfhw", *pair) for pair in pairs], axis=1)
 
 
 @pytest.mark.parametrize("most", LIMITS)

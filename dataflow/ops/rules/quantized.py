@@ -207,6 +207,14 @@ def add_requantized_infer(*types: TensorType, relu: bool) -> TensorType:
     return TensorType(dtype, a.shape)
 
 
+def lookup_infer(x: TensorType, table: TensorType) -> TensorType:
+    """Integers of ``lookup``; raises InputError unless both are of 8 bits, the table a vector of 256."""
+    for what, type_ in (("x", x), ("table", table)):
+        need(type_.dtype in (int8, uint8), f"lookup: {what} is {type_}; expected int8 or uint8")
+    need(table.shape == (256,), f"lookup: the table is {table}; expected 256 elements, one for each of x's")
+    return TensorType(table.dtype, x.shape)
+
+
 def conv_cost(node: Node) -> int:
     """Two operations per weight and element of the result."""
     y = node.outputs[0]

@@ -162,6 +162,13 @@ def _sums() -> list[Sample]:
     return rows
 
 
+def _lookups() -> list[Sample]:
+    types = ((uint8, uint8), (int8, uint8), (uint8, int8), (int8, int8))
+    shapes = ((2, 3, 1031), (70_001,), (), (0, 4))
+    pairs = zip(types, shapes, strict=True)
+    return [Sample(ops.lookup, (_bytes(*shape, dtype=x), _bytes(256, dtype=y))) for (x, y), shape in pairs]
+
+
 def _blocks() -> list[Sample]:
     rows = []
     shapes: tuple[tuple[tuple[int, ...], int, int, int], ...] = (  # of a but for its columns, rows, size, block
@@ -188,4 +195,4 @@ def _blocks() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _conversions() + _products() + _convolutions() + _sums() + _blocks()
+SAMPLES: list[Sample] = _conversions() + _products() + _convolutions() + _sums() + _lookups() + _blocks()

@@ -72,8 +72,7 @@ static plan make_plan(const df_byte_images *images, int32_t threads) {
   return w;
 }
 
-/* ---- Weights: sums of all filters, then panels ------------------------------------------------
- */
+/* ---- Weights: sums of all filters, then panels ----------------------------------------------- */
 
 static void pack_weights(const plan *w, const uint8_t *from, uint8_t sign, uint8_t *packed) {
   const df_conv *c = &w->conv;
@@ -85,15 +84,14 @@ static void pack_weights(const plan *w, const uint8_t *from, uint8_t sign, uint8
     const int64_t own = f % c->filters, row = own % w->height;
     uint8_t *to =
         packed + f / c->filters * group_bytes(w) + ((own - row) * w->steps + row) * DF_BYTE_STEP;
-    int32_t sum = 0;
+    sums[f] = 0;
     for (int64_t channel = 0; channel < c->channels; channel++)
       for (int64_t tap = 0; tap < taps; tap++) {
         const int64_t step = channel / DF_BYTE_STEP * taps + tap;
         const uint8_t value = *from++ ^ sign;
         to[step * w->height * DF_BYTE_STEP + channel % DF_BYTE_STEP] = value;
-        sum += (int8_t)value;
+        sums[f] += (int8_t)value;
       }
-    sums[f] = sum;
   }
   df_byte_note_narrow(sums, sum_bytes(c), packed, c->groups * group_bytes(w));
 }

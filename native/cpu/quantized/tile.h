@@ -10,6 +10,8 @@
 #include "cpu.h"
 #include "simd/vector.h"
 
+#include <stdlib.h>
+
 #if DF_LANES == 16
 #define DF_BYTE_ROWS 14
 #elif DF_LANES == 8
@@ -70,12 +72,11 @@ static inline const df_byte_tiles *df_byte_tiles_for(int32_t narrow) {
  * are, as they have to be for engines that saturate. */
 static inline int32_t df_byte_are_narrow(const uint8_t *bytes, int64_t count) {
   enum { MOST = INT16_MAX / UINT8_MAX };
-  int32_t wide = 0;
-  for (int64_t i = 0; i < count; i += 2) {
-    const int32_t one = (int8_t)bytes[i], other = (int8_t)bytes[i + 1];
-    wide |= (one < 0 ? -one : one) + (other < 0 ? -other : other) > MOST;
-  }
-  return !wide;
+  const int8_t *values = (const int8_t *)bytes;
+  int32_t above = 0;
+  for (int64_t i = 0; i < count; i += 2)
+    above |= abs(values[i]) + abs(values[i + 1]) > MOST;
+  return !above;
 }
 
 #endif
