@@ -1,4 +1,4 @@
-/* conv/algorithm.c: the convolutions with prepacked weights, the one that gains most first. */
+/* conv/algorithm.c: the convolutions with prepacked weights, and which of them is chosen. */
 #include "conv/algorithm.h"
 #include "conv/amx/conv.h"
 #include "conv/few_channels.h"
@@ -43,15 +43,25 @@ static const algorithm algorithms[DF_CONV_PREPACKED] = {
     ALGORITHM(direct, direct_can, direct),
     AMX};
 
+/* The first that takes a convolution is chosen. Vectors of eight fill with the filters of small
+ * groups, so that those read padded copies first. */
+static const int32_t order[] = {DF_CONV_WINOGRAD, DF_CONV_POINTWISE,
+#if DF_LANES == 8
+                                DF_CONV_PADDED, DF_CONV_FEW_CHANNELS,
+#else
+                                DF_CONV_FEW_CHANNELS, DF_CONV_PADDED,
+#endif
+                                DF_CONV_DIRECT};
+
 int32_t DF_NAME(df_conv_choose)(const df_conv *conv) {
   for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_PREPACKED; i++)
     if (algorithms[i].can(conv))
       return i;
   if (!conv->algorithm && algorithms[DF_CONV_AMX].takes(conv))
     return DF_CONV_AMX;
-  for (int32_t i = 0; i < DF_CONV_PREPACKED && !conv->algorithm; i++)
-    if (algorithms[i].takes(conv))
-      return i;
+  for (size_t i = 0; i < sizeof order / sizeof *order && !conv->algorithm; i++)
+    if (algorithms[order[i]].takes(conv))
+      return order[i];
   return DF_CONV_SHIFTED;
 }
 

@@ -17,9 +17,10 @@
 enum {
   MOST_FLOATS = 3 << 16, /* of lines that are read in rotation: 768 KiB stay in the second cache */
   MOST_TILES = 64,
-  LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
-  TAPS_A_PANEL = 8,            /* that may be gathered for each panel of filters */
-  GRAIN = 256 * 1024,          /* multiply-adds of the smallest task worth a thread's while */
+  LARGE_PLANE = 48 * DF_LANES,                 /* positions that fill conv_apply's tiles */
+  TAPS_A_PANEL = 8,                            /* that may be gathered for each panel of filters */
+  FEW_FILTERS = DF_LANES == 8 ? 16 : DF_LANES, /* filters that are too few to gather lines for */
+  GRAIN = 256 * 1024, /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
@@ -42,7 +43,7 @@ int64_t DF_NAME(df_direct_prepack_bytes)(const df_conv *conv) {
 static int gathering_pays(const df_conv *conv) {
   const df_window *w = &conv->window;
   int64_t overlap = w->taps / (w->stride[0] * w->stride[1] * w->stride[2]);
-  return conv->filters > DF_LANES &&
+  return conv->filters > FEW_FILTERS &&
          (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * df_direct_panels(conv));
 }
 

@@ -30,16 +30,46 @@ static inline void df_tap_offsets(const df_window *w, int32_t *offset) {
                               c * w->dilation[2]);
 }
 
+#if defined(__AVX512F__) || defined(__AVX2__)
+#define DF_MASKED_LOADS
+
 #if defined(__AVX512F__)
 static inline df_vec df_load_masked(const float *from, uint32_t mask) {
   return (df_vec)_mm512_maskz_loadu_ps((__mmask16)mask, from);
 }
+/* Elements 0, 2, ... of two vectors. */
+static inline df_vec df_even_elements(df_vec low, df_vec high) {
+  __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return (df_vec)_mm512_permutex2var_ps((__m512)low, even, (__m512)high);
+}
+static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_t mask) {
+  __m512i index = _mm512_loadu_si512(base);
+  return (df_vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, index, from, 4);
+}
+#else
+/* All bits of lane i where bit i of the mask is set. */
+static inline __m256i df_lanes_of(uint32_t mask) {
+  const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int32_t)mask), bits), bits);
+}
+static inline df_vec df_load_masked(const float *from, uint32_t mask) {
+  return (df_vec)_mm256_maskload_ps(from, df_lanes_of(mask));
+}
+static inline df_vec df_even_elements(df_vec low, df_vec high) {
+  const __m256 even = _mm256_shuffle_ps((__m256)low, (__m256)high, 0x88); /* by halves of both */
+  return (df_vec)_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8);
+}
+static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_t mask) {
+  const __m256i index = _mm256_loadu_si256((const __m256i *)(const void *)base);
+  const __m256 lanes = _mm256_castsi256_ps(df_lanes_of(mask));
+  return (df_vec)_mm256_mask_i32gather_ps(_mm256_setzero_ps(), from, index, lanes, 4);
+}
+#endif
+
 /* Element 2 i where bit 2 i of the mask is set. */
 static inline df_vec df_load_even(const float *from, uint32_t mask) {
-  __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, from);
-  __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 16);
-  return (df_vec)_mm512_permutex2var_ps(low, even, high);
+  return df_even_elements(df_load_masked(from, mask),
+                          df_load_masked(from + DF_LANES, mask >> DF_LANES));
 }
 /* Positions of a few rows, which lie together in each: a load per row. */
 static inline df_vec df_load_runs(const float *from, const df_lane_reads *t, uint32_t mask) {
@@ -48,10 +78,6 @@ static inline df_vec df_load_runs(const float *from, const df_lane_reads *t, uin
     value |=
         (df_ivec)df_load_masked(from + t->base[t->begin[i]] - t->begin[i], mask & t->within[i]);
   return (df_vec)value;
-}
-static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_t mask) {
-  __m512i index = _mm512_loadu_si512(base);
-  return (df_vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, index, from, 4);
 }
 /* Bit i of 16 goes to bit 2 i. */
 static inline uint32_t df_even_bits(uint32_t mask) {
@@ -120,7 +146,7 @@ static inline void df_find_lane_reads(df_lane_reads *t, const df_window *w, int6
   for (int64_t i = 2; i < count; i++)
     if (t->base[i] - t->base[i - 1] != t->step)
       t->step = 0;
-#if defined(__AVX512F__)
+#ifdef DF_MASKED_LOADS
   if (t->step == 2) {
     all = df_even_bits(all);
     for (int axis = 0; axis < DF_AXES; axis++)
@@ -149,7 +175,7 @@ static inline void df_gather(float *lines, int64_t pitch, const df_lane_reads *t
   int64_t tap = begin % w->taps;
   for (int64_t p = begin; p < end; p++, lines += pitch) {
     const float *from = channel + offset[tap];
-#if defined(__AVX512F__)
+#ifdef DF_MASKED_LOADS
     if (t->step == 1)
       vec_store(lines, df_load_masked(from + t->base[0], t->mask[tap]));
     else if (t->step == 2)

@@ -17,8 +17,11 @@ enum {
   MOST_FLOATS = 1
       << 16, /* of a band's copy, where a row needs no more: 256 KiB stay in the second cache */
   MOST_COPY = 1 << 20, /* floats of a copy that a row may need */
-  LEAST_STEPS = DF_LANES == 16 ? 24 : 128,
-  GRAIN = 256 * 1024 /* multiply-adds of the smallest task worth a thread's while */
+  LEAST_STEPS = DF_LANES == 16 ? 24
+  : DF_LANES == 8              ? 64
+                               : 128,
+  LEAST_IN_LONG_ROWS = 128, /* of eight lanes, where others read whole vectors of a row */
+  GRAIN = 256 * 1024        /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
@@ -67,7 +70,10 @@ int DF_NAME(df_padded_can)(const df_conv *conv) {
 /* Whether the lanes are filled, and the sums of a tile are of so many products that transposing
  * them takes little. */
 int DF_NAME(df_padded_takes)(const df_conv *conv) {
-  return DF_NAME(df_padded_can)(conv) && conv->window.taps > 1 && steps_of(conv) >= LEAST_STEPS &&
+  const df_window *w = &conv->window;
+  const int others_read_rows = DF_LANES == 8 && w->stride[2] == 1 && w->out[2] > 2 * DF_LANES;
+  return DF_NAME(df_padded_can)(conv) && w->taps > 1 &&
+         steps_of(conv) >= (others_read_rows ? LEAST_IN_LONG_ROWS : LEAST_STEPS) &&
          4 * conv->filters >= 3 * df_direct_lanes(conv);
 }
 
