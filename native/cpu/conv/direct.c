@@ -17,10 +17,10 @@
 enum {
   MOST_FLOATS = 3 << 16, /* of lines that are read in rotation: 768 KiB stay in the second cache */
   MOST_TILES = 64,
-  LARGE_PLANE = 48 * DF_LANES,                 /* positions that fill conv_apply's tiles */
-  TAPS_A_PANEL = 8,                            /* that may be gathered for each panel of filters */
-  FEW_FILTERS = DF_LANES == 8 ? 16 : DF_LANES, /* filters that are too few to gather lines for */
-  GRAIN = 256 * 1024, /* multiply-adds of the smallest task worth a thread's while */
+  LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
+  TAPS_A_PANEL = 8,            /* that may be gathered for each panel of filters */
+  FEW_FILTERS = 16,            /* for which gathering lines takes as long as their products */
+  GRAIN = 256 * 1024,          /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }

@@ -92,11 +92,12 @@ int DF_NAME(df_few_channels_fills)(const df_conv *conv) {
          conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
-/* Of rows that are split into phases conv/direct.c is faster, where a tile of it has vectors of
- * sixteen: with eight it finds out what it reads for as few positions as take no longer to
- * multiply. */
+/* Rows are split into phases where no element is skipped. conv/direct.c is faster then with vectors
+ * of sixteen; with eight it finds out what it reads for few positions at a time. */
 int DF_NAME(df_few_channels_takes)(const df_conv *conv) {
-  return (conv->window.stride[2] == 1 || DF_LANES == 8) && DF_NAME(df_few_channels_fills)(conv);
+  const df_window *w = &conv->window;
+  const int splits = DF_LANES == 8 && w->taps >= w->stride[1] * w->stride[2];
+  return (w->stride[2] == 1 || splits) && DF_NAME(df_few_channels_fills)(conv);
 }
 
 int64_t DF_NAME(df_few_channels_floats)(const df_conv *conv) {

@@ -68,11 +68,12 @@ int DF_NAME(df_padded_can)(const df_conv *conv) {
 }
 
 /* Whether the lanes are filled, and the sums of a tile are of so many products that transposing
- * them takes little. */
+ * them takes little. What is read once is gathered as fast. */
 int DF_NAME(df_padded_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
+  const int overlap = DF_LANES != 8 || w->taps > w->stride[1] * w->stride[2];
   const int others_read_rows = DF_LANES == 8 && w->stride[2] == 1 && w->out[2] > 2 * DF_LANES;
-  return DF_NAME(df_padded_can)(conv) && w->taps > 1 &&
+  return DF_NAME(df_padded_can)(conv) && w->taps > 1 && overlap &&
          steps_of(conv) >= (others_read_rows ? LEAST_IN_LONG_ROWS : LEAST_STEPS) &&
          4 * conv->filters >= 3 * df_direct_lanes(conv);
 }
