@@ -81,7 +81,7 @@ def geometric(what: str, rows: Sequence[Mapping[str, Any]], goal: float) -> dict
     return {
         "what": what,
         "ratio": statistics.geometric_mean(row["ratio"] for row in rows),
-        "goal": statistics.geometric_mean(max(goal, row["floor_ratio"]) for row in rows),
+        "goal": statistics.geometric_mean(max(goal, row.get("floor_ratio", 0)) for row in rows),
     }
 
 

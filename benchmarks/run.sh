@@ -27,6 +27,7 @@ run training.py --torch-python "$torch" --jax-python "$jax"
 run training_memory.py --torch-python "$torch" --jax-python "$jax"
 run light.py
 run tokens.py
+run quantized.py
 run precision.py --torch-python "$torch"
 run loading.py
 run binding.py

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..cdevice.host_memory import array_at
-from ..errors import Cancelled, DataflowError, InputError
+from ..errors import Cancelled, DataflowError, InputError, PluginError
 from ..host.limits import limited
 from ..host.strings import numbers_of, strings_of
 from ..ir.graph import Node
@@ -110,13 +110,25 @@ class BoundCalls:
                 results = call_kernel(code, step.node, read)
             for target, result in zip(outputs, results, strict=False):
                 if target is not None:
-                    self._array(target, slots)[...] = result
+                    _put_result(step, self._array(target, slots), result)
 
     def _array(self, operand: Any, slots: Any) -> Any:
         if not isinstance(operand, Operand):
             return operand
         _, size, slot = self._arenas[operand.arena]
         return array_at(slots[slot], size, operand)
+
+
+def _put_result(step: Step, target: Any, result: Any) -> None:
+    """Copies a result to where it belongs; raises PluginError where it has another shape."""
+    shape = np.shape(result)
+    if shape != target.shape:
+        assert step.kernel is not None
+        gave = "None" if result is None else f"a result of shape {list(shape)}"
+        raise PluginError(
+            f"{step.node.describe()}: kernel {step.kernel.name!r} gave {gave}; expected {list(target.shape)}"
+        )
+    target[...] = result
 
 
 def _code_of(step: Step) -> Callable[..., Any]:
@@ -160,4 +172,7 @@ def call_kernel(
             found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
     except DataflowError as error:
         raise type(error)(f"{node.describe()}: {error}") from None
+    except Exception as error:
+        error.add_note(f"in a kernel of {node.describe()}")
+        raise
     return found if isinstance(found, tuple) else (found,)

@@ -27,6 +27,7 @@ DECOMPOSED: Any = type("Decomposed", (), {"__repr__": lambda self: "DECOMPOSED"}
 
 _PLAIN = 1 << 31  # almost all numbers are below it
 _INTEGERS = frozenset({int})
+_ONE_KIND = {float: "a number", str: "text", tuple: "a list"}  # of an attribute, by that of its default
 _SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
@@ -163,10 +164,14 @@ class AnyOp:
             value = given.get(key, default)
             if value is REQUIRED:
                 raise InputError(f"{self.name}: attribute {key!r} is missing")
-            if isinstance(default, float) and isinstance(value, int):  # kernels read it as a float
+            if isinstance(default, float) and isinstance(value, (int, np.integer)):  # kernels read it as a float
                 value = checks.number(f"{self.name}: attribute {key!r}", int(value), -math.inf)
             elif isinstance(value, list):
                 value = tuple(value)
+            elif type(default) in _ONE_KIND and type(value) in _SIMPLE and type(value) is not type(default):
+                # kernels in C would read it as 0
+                expected = _ONE_KIND[type(default)]
+                raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected {expected}")
             out[key] = value
         return out
 

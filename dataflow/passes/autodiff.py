@@ -79,6 +79,7 @@ def _through(
                 problems.append(str(error))
                 found = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
             results = (found,) if found is None or isinstance(found, Value) else tuple(found)
+            _check_count(node, len(results))
             for value, cotangent in zip(node.inputs, results, strict=False):
                 if value is None or cotangent is None or value not in active:
                     continue
@@ -98,6 +99,15 @@ def _through(
     if problems:
         raise GradientError(problems[0])
     return {value: total(value) for value in wrt}
+
+
+def _check_count(node: Node, given: int) -> None:
+    """Raises GradientError where a rule gives more gradients than there are inputs; fewer are of the first."""
+    most = max(len(node.inputs), len(node.op.inputs))  # optional ones may be left out at the end
+    if given > most:
+        raise GradientError(
+            f"{node.describe()}: its rule gave {given} gradients; expected one for each of {most} inputs"
+        )
 
 
 def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:

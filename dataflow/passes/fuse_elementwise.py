@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
 from ..ir.types import float32
 from ..ir.value import Value
-from ..ops.fused import fused_elementwise, program
+from ..ops.fused import PROGRAM_OPS, REDUCTIONS, fused_elementwise, program
 from .grouping import Groups
 
 MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
@@ -39,6 +39,7 @@ class _Search(Groups):
         result = node.outputs[0]
         return (
             node.op.elementwise
+            and node.op.name in PROGRAM_OPS
             and result is not None
             and result.type.dtype == float32
             and not node.attributes
@@ -48,7 +49,7 @@ class _Search(Groups):
     def reduced(self, node: Node) -> int:
         """How many trailing axes of floats a node reduces; 0 where it is something else."""
         value, result = (*node.inputs, None)[0], node.outputs[0]
-        if not node.op.reduction or value is None or result is None or value.type.dtype != float32:
+        if node.op.name not in REDUCTIONS or value is None or result is None or value.type.dtype != float32:
             return 0
         rank = value.type.rank
         axes = sorted({axis % rank for axis in node.attributes["axes"]}) if rank else []

@@ -69,6 +69,7 @@ class Offers:
             self._check_unique()
             self._check_passes()
             self._check_reference()
+            self._check_definitions()
 
     def by_key(self, hook: str) -> dict[str, Any]:
         """The records of a hook by what they are known by; named ones say who offers them."""
@@ -171,6 +172,18 @@ class Offers:
             if op.name not in known and op.decompose is None and not op.bodies:
                 needs = f"needs a kernel on {device_id(device)} or a decomposition"
                 self._hooks.set_aside(owner, f"op {op.name!r} {needs}")
+
+    def _check_definitions(self) -> None:
+        """The reference says what an op of this project computes: none but its own plugin has kernels of these."""
+        defined = {op.name for op in own.ALL}
+        for device, kernels in self._kernels:
+            owner = next((name for name, offered in self._live("dataflow_devices") if offered is device), None)
+            if owner is None or not self._is_reference(device):
+                continue
+            for name, kernel in kernels:
+                if name != owner and kernel.op in defined and name not in self._hooks.problems:
+                    there = f"the reference, {device_id(device)}, which defines what the op computes"
+                    self._hooks.set_aside(name, f"it has a kernel of dataflow's op {kernel.op!r} for {there}")
 
     @staticmethod
     def _is_reference(device: Device) -> bool:

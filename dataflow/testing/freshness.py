@@ -11,6 +11,7 @@ from .outcome import Outcome, Report, Task
 
 _LIBRARIES = (".so", ".dylib")
 _SOURCES = {".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh"}
+_INSTALLING = 2.0  # seconds in which an installer writes the files of a package, in any order
 _MOST = 2000  # files of a project that are looked at
 
 
@@ -43,7 +44,7 @@ def stale_library(module: str) -> str | None:
     sources = [path for path in _files(project) if path.suffix in _SOURCES] if libraries else []
     newest = max(sources, key=lambda path: path.stat().st_mtime, default=None)
     for library in sorted(libraries):
-        if newest is not None and library.stat().st_mtime < newest.stat().st_mtime:
+        if newest is not None and library.stat().st_mtime + _INSTALLING < newest.stat().st_mtime:
             return f"{library.name} is older than {newest.relative_to(project)}: build it again"
     return None
 

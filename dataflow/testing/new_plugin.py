@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from .. import ops as own
 from ..errors import InputError
+from ..plugin.registry import default_registry
 
 KINDS = ("op", "kernel", "device", "converter", "pass")
 LANGUAGES = ("python", "c", "cuda")
@@ -44,6 +47,9 @@ def new_plugin(folder: str | Path, name: str, kind: str, language: str = "python
     folder = Path(folder)
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         raise InputError(f"{name!r} is no name for a plugin: expected lower case letters, digits and _, e.g. swish")
+    taken = _taken(name, kind)
+    if taken:
+        raise InputError(f"{name!r} is no name for a plugin: it is {taken}; choose another one, e.g. my_{name}")
     if (kind, language) not in _SUMMARIES:
         there_are = ", ".join(f"{kind} in {language}" for kind, language in _SUMMARIES)
         raise InputError(f"there is no new {kind} in {language}; there are: {there_are}")
@@ -56,6 +62,15 @@ def new_plugin(folder: str | Path, name: str, kind: str, language: str = "python
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
+
+
+def _taken(name: str, kind: str) -> str:
+    """What a name is already; empty where it is free."""
+    if keyword.iskeyword(name):
+        return "a keyword of Python"
+    if any(plugin.own and plugin.name == name for plugin in default_registry().plugins):
+        return "a plugin of dataflow"
+    return "an op of dataflow" if kind == "op" and any(op.name == name for op in own.ALL) else ""
 
 
 def _files(name: str, kind: str, language: str) -> dict[str, str]:

@@ -13,12 +13,13 @@ A plugin collects its own like this and offers them with the hook ``onnx_convert
         return operator.converters
 
 Its operands are tensors by position, its attributes keywords of which the annotation says the kind (``signatures``).
-What it calls of the importer stands under "what converters use" in ``importer``.
+What it calls of the importer stands in ``operands``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from dataflow.errors import PluginError
@@ -30,6 +31,7 @@ Function = Callable[..., Any]
 """``function(importer, *operands, **attributes)``: a value, tensor, array or known sizes, or a tuple of them."""
 
 _OWN = __name__.partition(".")[0]
+_NONE: Mapping[Any, str] = MappingProxyType({})
 
 
 def name_of(converter: Converter) -> str:
@@ -77,27 +79,32 @@ class Table:
         versions: all converters of an operator, by ascending ``since``.
     """
 
-    def __init__(self, converters: Iterable[Converter]) -> None:
+    def __init__(self, converters: Iterable[Converter], clashes: Mapping[tuple[str, str], str] = _NONE) -> None:
+        self._clashes = clashes
         self.versions: dict[tuple[str, str], list[Converter]] = {}
         for converter in sorted(converters, key=lambda c: c.since):
             self.versions.setdefault((plain_domain(converter.domain), converter.operator), []).append(converter)
 
     def extended(self, converters: Sequence[Converter]) -> Table:
-        """A table with converters of plugins too.
-
-        Raises:
-            PluginError: one is of an operator that this table has.
-        """
+        """A table with converters of plugins too; what this table has too is refused where a file has it."""
+        clashes = {}
         for converter in converters:
-            if (plain_domain(converter.domain), converter.operator) in self.versions:
-                raise PluginError(
+            key = plain_domain(converter.domain), converter.operator
+            if key in self.versions:
+                clashes[key] = (
                     f"{name_of(converter)} converts {converter.operator!r}, which dataflow converts itself: give an "
                     "operator of one's own a domain of one's own"
                 )
-        return Table([*(c for versions in self.versions.values() for c in versions), *converters])
+        return Table([*(c for versions in self.versions.values() for c in versions), *converters], clashes)
 
     def find(self, domain: str, operator: str, version: int) -> Converter | None:
-        """The newest converter of an operator that isn't newer than ``version`` of its domain."""
+        """The newest converter of an operator that isn't newer than ``version`` of its domain.
+
+        Raises:
+            PluginError: this project and a plugin convert it.
+        """
+        if (domain, operator) in self._clashes:
+            raise PluginError(self._clashes[domain, operator])
         found = None
         for converter in self.versions.get((domain, operator), ()):
             if converter.since <= version:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, PluginError
 from ...ir.types import TensorType
 from ...model import Model
 from ..parameters import is_deferred, matching, nearest, positioned
@@ -51,7 +51,13 @@ class Kind:
 
     def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
         """Its hyperparameters at this step, counted from 1; ``factor`` is the schedule's."""
-        return self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor)
+        found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float32)
+        if found.shape != (self.rule.hyper_size,):  # the step would read beside it
+            raise PluginError(
+                f"optimizer {type(self.rule).__name__}: hyper() gave {list(found.shape)} numbers; expected "
+                f"[{self.rule.hyper_size}], its hyper_size"
+            )
+        return found
 
 
 @dataclass(frozen=True, eq=False)
