@@ -83,7 +83,7 @@ class BoundCalls:
     def __init__(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]]) -> None:
         self._arenas = arenas
         self._steps = [
-            (step, _code_of(step), [self._fixed(o) for o in step.inputs], [self._fixed(o) for o in step.outputs])
+            (step, _code_of(step), [*map(_read_only, map(self._fixed, step.inputs))], [*map(self._fixed, step.outputs)])
             for step in segment.steps
         ]
 
@@ -105,7 +105,7 @@ class BoundCalls:
             if cancel and cancel[0]:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
             calls[0] += 1
-            read = [self._array(x, slots) for x in inputs]
+            read = [_read_only(self._array(x, slots)) for x in inputs]
             with limited(None, "the run", cancel or None):  # loops look at it too
                 results = call_kernel(code, step.node, read)
             for target, result in zip(outputs, results, strict=False):
@@ -117,6 +117,13 @@ class BoundCalls:
             return operand
         _, size, slot = self._arenas[operand.arena]
         return array_at(slots[slot], size, operand)
+
+
+def _read_only(operand: Any) -> Any:
+    """An array that a kernel can't write, as it mustn't: it may be the user's."""
+    if isinstance(operand, np.ndarray):
+        operand.flags.writeable = False
+    return operand
 
 
 def _put_result(step: Step, target: Any, result: Any) -> None:
@@ -170,9 +177,9 @@ def call_kernel(
     try:
         with np.errstate(all="ignore"):
             found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
-    except DataflowError as error:
-        raise type(error)(f"{node.describe()}: {error}") from None
     except Exception as error:
+        if isinstance(error, DataflowError) and type(error).__init__ is DataflowError.__init__:  # of a text
+            raise type(error)(f"{node.describe()}: {error}") from None
         error.add_note(f"in a kernel of {node.describe()}")
         raise
     return found if isinstance(found, tuple) else (found,)

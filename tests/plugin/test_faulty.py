@@ -212,7 +212,7 @@ def forever():
 
 FUNCTIONS = {
     "other bits": (chaotic, "a second run gives other bits"),
-    "writes x": (changing, "x0 was changed"),
+    "writes x": (changing, "destination is read-only"),
     "raises": (after(lambda: 1 / 0), "raised ZeroDivisionError"),
     "leaves": (after(lambda: sys.exit(4)), "raised SystemExit: 4"),
     "leaves at once": (after(lambda: os._exit(4)), "the process was left with status 4"),

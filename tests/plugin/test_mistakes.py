@@ -66,6 +66,35 @@ def test_a_python_kernel_that_gives_another_shape(given, text):
         session.run(np.ones((2, 3), np.float32))
 
 
+def test_a_python_kernel_that_writes_what_it_reads():
+    class Greedy(PythonDevice):
+        name = "greedy"
+
+        def kernels(self):
+            return [Kernel("relu", "greedy relu", (ANY,), (ANY,), lambda at, x: np.maximum(x, 0, out=x))]
+
+    registry = load([plugin(dataflow_devices=lambda: [Greedy()])])
+    session = df.Session(model_of(df.ops.relu, ("n", 3)), ["greedy", "cpu"], registry=registry)
+    x = np.float32([[-1, 2, -3]])
+    with pytest.raises(ValueError, match="read-only"):
+        session.run(x)
+    np.testing.assert_array_equal(x, [[-1, 2, -3]])
+
+
+def test_a_refusal_with_a_constructor_of_its_own_is_passed_on():
+    class Own(InputError):
+        def __init__(self, code, reason):
+            super().__init__(f"{code}: {reason}")
+
+    def code(at, x):
+        raise Own(7, "never")
+
+    op = Op("refusing", ("x",), lambda x: x)
+    session = df.Session(model_of(op, (3,)), registry=with_op(op, code))
+    with pytest.raises(Own, match="7: never"):
+        session.run(np.ones(3, np.float32))
+
+
 def test_what_a_python_kernel_raises_names_its_node():
     op = Op("looked_up", ("x",), lambda x: x)
     session = df.Session(model_of(op, (3,)), registry=with_op(op, lambda at, x: at["nothing"]))
