@@ -16,7 +16,7 @@ ORDER = {
     "of its rows.",
     "quantized": "Inference of models that onnxruntime's quantizers wrote (random weights, up to the logits), against "
     "onnxruntime on the same file. QDQ: activations and weights of 8 bits, by channel; with weights of 7 bits its "
-    "kernels for AVX2 don't saturate. dynamic: activations by their range of each run. 4 bits: weights by blocks of 32. "
+    "kernels for AVX2 don't saturate. dynamic: activations by the range of each run. 4 bits: weights by blocks of 32. "
     "off: the mean difference of the logits, as a part of their mean magnitude.",
     "training": "A training step with AdamW, against PyTorch eager and JAX (one jitted step). All begin with the same "
     "random weights, and their losses are compared. ResNet-50 trains with the statistics of its batches.",
