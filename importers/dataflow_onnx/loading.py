@@ -9,7 +9,15 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from dataflow import Graph, ops
-from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
+from dataflow.errors import (
+    Cancelled,
+    DataflowError,
+    InputError,
+    LimitExceeded,
+    ModelError,
+    OutOfMemoryError,
+    PluginError,
+)
 from dataflow.plugin import Converter, Model, eliminate_dead_code
 
 from .aliases import aliases_of
@@ -63,7 +71,7 @@ def _named(path: str) -> Iterator[None]:
         if str(error).startswith(f"{path}: "):
             raise
         raise ModelError(f"{path}: {error}") from error
-    except (Cancelled, LimitExceeded, OutOfMemoryError):
+    except (Cancelled, LimitExceeded, OutOfMemoryError, PluginError):
         raise
     except MemoryError as error:
         raise OutOfMemoryError(f"{path}: it can't be imported in the memory that there is: {error}") from error

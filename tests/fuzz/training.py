@@ -96,6 +96,8 @@ def check(graph: df.Graph, expected: df.Graph, given: Mapping[str, Any]) -> Outc
             for _ in range(given["accumulate"]):
                 trainer.step({"one": np.ones(1, np.float32)})
     except Exception as error:
+        if isinstance(error, df.InputError) and str(error).startswith("memory: "):  # fewer bytes than are possible
+            return check(graph, expected, {**given, "memory": None})
         return ended_by(error, label)
     after = {name: np.array(model.parameters[name].array) for name in before}
     moved = {f"grad.{name}": (before[name] - after[name]) / np.float32(RATE) for name in before}

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 import dataflow as df
-from dataflow.errors import GradientError, InputError, ModelError, PluginError
+from dataflow.errors import GradientError, InputError, PluginError
 from dataflow.plugin import Converter, Kernel, Op, OperandSpec, PythonDevice, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing.freshness import stale_library
@@ -173,7 +173,7 @@ def test_a_converter_of_an_operator_that_is_converted_already(tmp_path):
         node = helper.make_node(operator, ["x"], ["y"])
         onnx.save(onnx_model([node], [("x", 1, [3])], [("y", 1, [3])]), tmp_path / f"{operator}.onnx")
     df.load(str(tmp_path / "Tanh.onnx"), registry=registry)
-    with pytest.raises(ModelError, match="converts 'Relu', which dataflow converts itself"):
+    with pytest.raises(PluginError, match="converts 'Relu', which dataflow converts itself"):
         df.load(str(tmp_path / "Relu.onnx"), registry=registry)
 
 
