@@ -100,12 +100,13 @@ class BoundCalls:
         Raises:
             Cancelled: the cancel word was set.
             InputError: data that a kernel refuses; names the node.
+            PluginError: a kernel gave a result of another shape.
         """
         for step, code, inputs, outputs in self._steps:
             if cancel and cancel[0]:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
             calls[0] += 1
-            read = [_read_only(self._array(x, slots)) for x in inputs]
+            read = [_read_only(self._array(x, slots)) if isinstance(x, Operand) else x for x in inputs]
             with limited(None, "the run", cancel or None):  # loops look at it too
                 results = call_kernel(code, step.node, read)
             for target, result in zip(outputs, results, strict=False):

@@ -32,7 +32,6 @@ _BY_ELEMENT = {
     *(equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_not),
 }
 _MOST = 64  # nodes of a function
-_TABLE = TensorType(uint8, (256,))
 
 
 def use_lookups(graph: Graph, targets: Targets, mutable: Collection[str] = ()) -> Graph:
@@ -75,7 +74,7 @@ class _Lookups:
         if found is None:
             return None
         source, _ = found
-        table = Value("table", TensorType(y.type.dtype, _TABLE.shape))
+        table = Value("table", TensorType(y.type.dtype, (256,)))
         made = dataclasses.replace(node, op=lookup, inputs=(source, table), attributes={})
         if self._targets.taker(made, node) is None:
             return None
