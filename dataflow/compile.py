@@ -96,7 +96,7 @@ def lowered_graph(
     if storage is not None:
         graph = narrow_storage(graph, storage, mutable)
     if fusion:
-        refused, targets = {name for name, _ in placement.pins.refused}, targets_of(placement.pins, registry)
+        refused, targets = {name for name, *_ in placement.pins.refused}, targets_of(placement.pins, registry)
         if storage == bfloat16 and precision == "bf16":
             graph = round_gradients(graph, targets, refused)
         graph = absorb_casts(graph, targets, refused)

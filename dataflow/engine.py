@@ -168,10 +168,10 @@ class Engine:
                     prepacks=not self._how.small,
                 )
             except Refused as error:
-                asked = {(name, error.device) for name in error.nodes} - placement.pins.refused.keys()
-                if error.device == placement.devices[-1] or not asked:
+                pins = placement.pins.without(error)
+                if pins.refused.keys() == placement.pins.refused.keys():
                     raise DeviceError(str(error)) from error
-                placement = replace(placement, pins=placement.pins.without(error))
+                placement = replace(placement, pins=pins)
 
     def build(
         self,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DataflowError(Exception):
     """Base of every error that dataflow raises on purpose."""
@@ -37,3 +40,21 @@ class PluginError(DataflowError):
 
 class Cancelled(DataflowError):
     """A run was cancelled before it finished."""
+
+
+@contextmanager
+def blamed(whose: str) -> Iterator[None]:
+    """Names the code of a plugin, or of the user, in what it raises beside this project's errors.
+
+    Args:
+        whose: e.g. ``"clip 'c': its gradient rule"``.
+
+    Raises:
+        PluginError: in place of any other error.
+    """
+    try:
+        yield
+    except (DataflowError, MemoryError):
+        raise
+    except Exception as error:
+        raise PluginError(f"{whose} failed: {type(error).__name__}: {error}") from error

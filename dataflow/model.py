@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +13,6 @@ from .errors import InputError, ModelError
 from .host import checks
 from .host.class_names import class_names
 from .host.fork import renew_in_child
-from .host.garbage_collection import collection_paused
-from .host.limits import Limits, account_of, limited
 from .host.named import Named
 from .ir.builder import built
 from .ir.edits import Edit, dropped, edited
@@ -24,7 +21,6 @@ from .ir.specialize import Form, Given, Interpreter, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
 from .ir.value import Value
 from .ops.dynamic_shape import forms_of, maps_of
-from .plugin.registry import Registry, registry_of
 from .session import Session
 
 
@@ -287,60 +283,3 @@ class Model(Editable):
         graph = made if isinstance(made, Graph) else made.graph
         newest = None if graph is None else with_data_of(graph, self.graph_with_data())
         return newest if isinstance(made, Graph) else Listed(newest, made.lengths)
-
-
-def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:
-    """The model in a file; the format is found by its suffix.
-
-    Args:
-        path: of the file.
-        registry: of plugins; the installed ones by default.
-        limits: the most memory and time that loading may take; a Session has limits of its own. See ``Limits``.
-        options: the format's own, e.g. ``outputs=`` for ONNX.
-
-    Raises:
-        ModelError: the file can't be read or holds no valid model.
-        InputError: no plugin reads this suffix.
-        LimitExceeded: ``limits`` don't allow the memory or the time.
-    """
-    registry = registry_of(registry)
-    form = _format(path, registry)
-    if form.load is None:
-        raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
-    account = account_of(limits)
-    with limited(account, "loading"):
-        if account is not None and Path(path).is_file():  # else its format says what is wrong
-            account.require(Path(path).stat().st_size, f"{path}, which is read whole")
-        if form.converts:
-            options["converters"] = registry.converters
-        model: Model = collection_paused(lambda: form.load(str(path), **options))
-    return model
-
-
-def save(model: Model, path: str, *, registry: Registry | None = None, **options: Any) -> None:
-    """Writes a model; the format is found by the suffix. The file appears whole or not at all.
-
-    Args:
-        model: what to write.
-        path: of the file; ``overwrite=True`` replaces one that exists.
-        registry: of plugins; the installed ones by default.
-        options: the format's own.
-    """
-    checks.instance("model", model, Model)
-    registry = registry_of(registry)
-    form = _format(path, registry)
-    if form.save is None:
-        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
-    if form.exports:
-        options["exporters"] = registry.exporters
-    form.save(model, str(path), **options)
-
-
-def _format(path: str, registry: Registry) -> Any:
-    path = checks.path("path", path)
-    suffix = Path(path).suffix.lower()
-    if suffix not in registry.formats:
-        raise InputError(
-            f"{path}: no plugin knows the suffix {suffix!r}; known: {', '.join(registry.formats) or 'none'}"
-        )
-    return registry.formats[suffix]

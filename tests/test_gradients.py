@@ -7,7 +7,10 @@ import pytest
 
 import dataflow as df
 from dataflow.passes.autodiff import vjp_graph
-from dataflow.testing import SAMPLES
+from dataflow.plugin.registry import default_registry
+from dataflow.testing import SAMPLES, Operand, Sample
+from dataflow.testing.claims import node_of
+from dataflow.testing.operations import in_float64, second_problem
 from dataflow_numpy.evaluate import evaluate
 
 STEP = 1e-6
@@ -230,3 +233,29 @@ def test_where_branches_meet_smoothly_the_gradient_is_that_of_both(name):
     found = evaluate(vjp_graph(graph, [x]), {"x": np.array([0.0, -0.0, 0.0]), "grad.y": seed}, dtype=np.float64)
     slope = {"gelu": 0.5, "mish": 0.6}.get(name, 1.0)
     np.testing.assert_allclose(found["grad.x"], slope * seed, rtol=1e-12)
+
+
+def few(samples, most=2):
+    """The smallest samples of each op."""
+    by_op = {}
+    for sample in sorted(samples, key=lambda s: sum(v.type.elements for v in s.node.inputs if v is not None)):
+        by_op.setdefault(sample.op.name, []).append(sample)
+    return [sample for rows in by_op.values() for sample in rows[:most]]
+
+
+@pytest.mark.parametrize("sample", few(s for s in CHECKED if node_of(in_float64(s))), ids=lambda s: s.name)
+def test_second_gradient(sample):
+    if sample.attributes.get("mode") == "max" and sample.op.name == "roi_align":
+        pytest.skip("refused with a reason: largest samples of regions have no second derivatives")
+    assert second_problem(sample, default_registry()) is None
+
+
+def test_second_gradient_of_scattered_zeros():
+    """The product of all other factors depends on the one that is 0."""
+    operands = (
+        Operand((4,), value=[0.0, 2.0, 0.0, 1.5]),
+        Operand((5,), df.int64, value=[0, 1, 1, 2, 2]),
+        Operand((5,), value=[3.0, 0.0, -2.0, 0.0, 4.0]),
+    )
+    sample = Sample(df.ops.scatter_elements, operands, {"reduction": "mul"}, gradient=(0, 2))
+    assert second_problem(sample, default_registry()) is None

@@ -52,7 +52,8 @@ def _opened(path: str | Path) -> CData:
 class CDevice:
     """A device behind the C contract.
 
-    Attributes: see ``dataflow.plugin.device.Device``.
+    Attributes: see ``dataflow.plugin.device.Device``, and
+        names_failures: what fails is known by its node when it is waited for.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class CDevice:
         self.nested_bodies = bool(self._device.flags & lib.DF_NESTED_BODIES)
         self.peers = self.name if self._device.flags & lib.DF_PEERS else None
         self.prepacks = bool(self._device.flags & lib.DF_HOST_PREPACKS)
+        self.names_failures = not self.asynchronous or self._member("failed") is not None
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)
         self.memory = HOST if host else f"{self.name}:{self.ordinal}"
         self.role: Role = role

@@ -10,7 +10,8 @@ import click
 
 from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
-from ..model import Model, save
+from ..model import Model
+from ..model_files import save
 
 ADAPTERS = (
     "bits", "lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form",

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..host.limits import Limits
-from ..model import Model, load
+from ..model import Model
+from ..model_files import load
 from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
 

@@ -22,7 +22,9 @@ def allocate(devices: Devices, memory: str, bytes: int, rows: Rows) -> Buffer:
     """A new buffer full of canaries, values too: they are noise until a kernel writes them."""
     if memory != HOST:
         buffer = devices.allocate(memory, bytes)
-        devices.backend_of(memory).write(buffer, 0, np.full(bytes, CANARY, np.uint8))
+        noise = np.full(bytes, CANARY, np.uint8)  # must live until the device has read it
+        devices.backend_of(memory).write(buffer, 0, noise)
+        devices.backend_of(memory).sync()
         return buffer
     guarded = GuardedBuffer(bytes, [(pages_of(offset, life.bytes), name) for name, life, offset in rows])
     for span, array in _spans(guarded, rows):
@@ -37,8 +39,10 @@ def poison(devices: Devices, memory: str, buffer: Buffer, rows: Rows, byte: int)
         for _, life, offset in rows:
             array[offset : offset + life.bytes] = byte
         return
+    noise = np.full(max((life.bytes for _, life, _ in rows), default=0), byte, np.uint8)
     for _, life, offset in rows:
-        devices.backend_of(memory).write(buffer, offset, np.full(life.bytes, byte, np.uint8))
+        devices.backend_of(memory).write(buffer, offset, noise[: life.bytes])
+    devices.backend_of(memory).sync()
 
 
 def damage(plan: Plan, devices: Devices, buffers: Sequence[Buffer | None]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, get_args
 
-from ..errors import InputError
+from ..errors import InputError, blamed
 from ..host import checks
 from ..host.limits import Limits, account_of
 from ..host.numbers import integer
@@ -18,7 +18,7 @@ from ..ir.types import DType
 from ..lower.placement import Pins
 from ..planning.algorithms import Algorithms
 from ..planning.memory_goal import MemoryGoal
-from ..plugin.device import Precision
+from ..plugin.device import Backend, Precision
 from ..plugin.registry import Registry
 from .devices import Devices
 
@@ -138,7 +138,10 @@ def open_devices(how: Execution, placement: Placement, registry: Registry) -> De
     checks.instance("algorithms", how.algorithms, Algorithms)
     options = dict(_given(how.devices) or ())
     none: Mapping[str, Any] = MappingProxyType({})
-    backends = {d: registry.devices[d].open(options.get(d, none), how.precision) for d in placement.devices}
+    backends: dict[str, Backend] = {}
+    for name in placement.devices:
+        with blamed(f"device {name!r}: open()"):
+            backends[name] = registry.devices[name].open(options.get(name, none), how.precision)
     memories = {d: registry.devices[d].memory for d in placement.devices}
     return Devices(backends, memories, thread_count(how.threads), how.algorithms, how.precision, account)
 

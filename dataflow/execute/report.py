@@ -85,7 +85,7 @@ def assigned_nodes(lowered: Lowered, plan: Plan | None = None) -> Iterator[Assig
             node.op.name,
             item.device,
             paths.get(node.name, item.kernel.name),
-            _operations(item) * times,
+            int(item.node.operations()) * times,
             MappingProxyType(reasons.get(node.name, {})),
         )
 
@@ -106,10 +106,3 @@ def _paths(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
             yield step.node.name, step.path
         else:
             yield from _paths(step.body.steps)
-
-
-def _operations(item: LoweredNode) -> int:
-    """Floating-point operations of a node, by its declaration or one per output element."""
-    if item.node.op.cost is not None:
-        return int(item.node.op.cost(item.node))
-    return sum(s.type.elements for s in item.outputs if s is not None)

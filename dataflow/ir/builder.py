@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -182,10 +183,17 @@ class GraphBuilder:
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
             results = inferred if isinstance(inferred, tuple) else (inferred,)
+            if len(results) > len(op.outputs) and not op.outputs[-1].endswith("*"):
+                raise InputError(f"{op.name}: infer gave {len(results)} types for {len(op.outputs)} outputs")
             for type_ in results:
                 shape = type_.shape
                 if len(shape) > MOST_AXES:
                     _check_axes(op.name, shape)
+                for size in shape:
+                    if type(size) is not int and not isinstance(size, (Dim, Integral)):
+                        raise InputError(f"{op.name}: infer gave the size {size!r}; expected whole numbers or sizes")
+                if type_.dtype.__class__ is not DType:
+                    raise InputError(f"{op.name}: infer gave the dtype {type_.dtype!r}; expected a DType")
                 if Dim not in map(type, shape):
                     element_count(shape)  # refuses sizes that overflow, here where they are first computed
         except DataflowError as error:

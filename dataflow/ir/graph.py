@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from ..errors import ModelError
+from ..errors import DataflowError, ModelError, PluginError
 from ..host.quick_init import quick_init
 from .dims import Dim
 from .op import AnyOp, Attribute
@@ -49,6 +49,22 @@ class Node:
 
     def __repr__(self) -> str:
         return format_node(self)
+
+    def operations(self) -> int:
+        """Floating-point operations, by the op's declaration or one per element of a result.
+
+        Raises:
+            PluginError: the op's ``cost`` fails.
+        """
+        if self.op.cost is None:
+            return sum([value.type.elements for value in self.outputs if value is not None])
+        try:
+            found: int = self.op.cost(self)
+        except (DataflowError, MemoryError):
+            raise
+        except Exception as error:
+            raise PluginError(f"{self.describe()}: its cost failed: {type(error).__name__}: {error}") from error
+        return found
 
     def describe(self) -> str:
         """Op, name and origin, as errors begin."""

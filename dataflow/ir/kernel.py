@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import PluginError
+from ..errors import DataflowError, PluginError
 from .graph import Node
 from .substitution import answered
 from .types import DTYPES, DType
@@ -88,10 +88,12 @@ class Kernel:
         name: for messages.
         inputs, outputs: what each operand may be.
         inplace: pairs (output, input) that may share memory when shape and strides agree.
-        priority: the highest accepted one wins; a tie is an error.
+        priority: the highest accepted one wins; of two plugins' with one priority that of the earlier plugin, and a tie
+            within a plugin is an error.
         accepts: a reason why it can't take a node, or None.
         code: what the device runs: a C record, or a Python callable.
         capturable: may run inside a graph capture.
+        plugin: who offers it; the registry enters it.
     """
 
     op: str
@@ -103,6 +105,12 @@ class Kernel:
     priority: int = 0
     accepts: Callable[[Node], str | None] | None = None
     capturable: bool = True
+    plugin: str = ""
+
+    def __post_init__(self) -> None:
+        for side, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if not isinstance(specs, (tuple, list)) or not all(isinstance(spec, OperandSpec) for spec in specs):
+                raise TypeError(f"kernel {self.name!r}: {side} are {specs!r}; expected a tuple of OperandSpec")
 
     def refuses(self, node: Node) -> str | None:
         """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""
@@ -120,7 +128,17 @@ class Kernel:
                 for reason in filter(None, reasons):
                     return f"{self.name}: {side} {index}: {reason}"
         # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
-        return answered(self.accepts, node) if self.accepts is not None and has_work(node) else None
+        if self.accepts is None or not has_work(node):
+            return None
+        try:
+            answer: str | None = answered(self.accepts, node)
+        except (DataflowError, MemoryError):
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"{node.describe()}: accepts of the kernel {self.name!r} failed: {type(error).__name__}: {error}"
+            ) from error
+        return answer
 
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""

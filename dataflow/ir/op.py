@@ -31,13 +31,15 @@ _ONE_KIND = {float: "a number", str: "text", tuple: "a list"}  # of an attribute
 _SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
-"""``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None. An op with
-bodies gets ``bodies=`` too."""
+"""``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None, and
+those that a node leaves out at the end aren't given. An op with bodies gets ``bodies=`` too."""
 Gradient = Callable[..., Value | Sequence[Value | None] | None]
-"""``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
-The walker undoes broadcasts. An op with bodies gets ``differentiate=`` too; its node's bodies are decomposed into ops
-with gradients. ``DECOMPOSED`` in place of all cotangents: those of the node's decomposition, computed beside it; so
-where the loss depends on what a node keeps for backward."""
+"""``gradient(node, *cotangents)``: a cotangent, or None for zeros, per input, built from nodes; only inputs that
+nothing is differentiated by may be left out at the end. The walker undoes broadcasts. There is a cotangent, or None,
+per output, extra ones too: where the gradient is differentiated again. A rule that doesn't read them is replaced by the
+op's decomposition then, and refused without one. An op with bodies gets ``differentiate=`` too; its node's bodies are
+decomposed into ops with gradients. ``DECOMPOSED`` in place of all cotangents: those of the node's decomposition,
+computed beside it; so where the loss depends on what a node keeps for backward."""
 Differentiate = Callable[[Builder, Mapping[Value, Value], Sequence[Value]], dict[Value, Value | None]]
 """``differentiate(builder, seeds, wrt)``: the cotangent of each value of ``wrt``, None where no seed depends on it.
 ``seeds`` are cotangents by value; nodes are added to the builder, which has the forward ones."""

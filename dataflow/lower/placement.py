@@ -29,7 +29,8 @@ class Pins:
         devices: in order of preference.
         patterns: to the id of one of them.
         parameters: names of the stored tensors of the user's graph.
-        refused: name of a node and device id to the reason why the device can't run it although a kernel takes it.
+        refused: name of a node, device id and name of a kernel, empty for all of them, to the reason why it can't run
+            although it takes the node.
 
     Raises:
         InputError: a device that is not in the list.
@@ -38,7 +39,7 @@ class Pins:
     devices: tuple[str, ...]
     patterns: Mapping[str, str] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
-    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.texts("pin: a device", checks.mapping("pin", self.patterns).values())
@@ -64,8 +65,9 @@ class Pins:
         return found
 
     def without(self, refused: Refused) -> Pins:
-        """The pins, with nodes that a device doesn't run."""
-        return replace(self, refused={**self.refused, **{(n, refused.device): str(refused) for n in refused.nodes}})
+        """The pins, with nodes that a device, or a kernel of it, doesn't run."""
+        found = {(name, refused.device, refused.kernel): str(refused) for name in refused.nodes}
+        return replace(self, refused={**self.refused, **found})
 
     def order(self, node: Node) -> tuple[str, ...]:
         """The devices in the order in which they are asked to take ``node``."""

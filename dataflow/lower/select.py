@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import ModelError, PluginError
 from ..ir.builder import GraphBuilder
+from ..ir.decomposition import decomposed
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, has_work
 from ..ir.rewrite import rewrite
@@ -43,29 +44,32 @@ class Selection:
 def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
     """The graph with a kernel for every node, decomposing where that is needed.
 
-    Per node: a kernel of the first device that takes it or its decomposition, then the next device; a pinned node
-    asks its own device first.
+    Per node: a kernel of the first device that takes it, or a node of its decomposition, then the next device; a
+    pinned node asks its own device first.
 
     Raises:
         ModelError: no device takes a node; the message lists every such node with reasons.
-        PluginError: two kernels of one priority take the same node.
+        PluginError: two kernels of one plugin and priority take the same node.
     """
     choices: dict[Node, Choice] = {}
     known: dict[object, Choice | None] = {}  # by op and dtypes, where no kernel looks further
     refusals: dict[tuple[str, str], str] = {}
     missing: list[str] = []
     expand: set[Node] = set()
+    refusing = {name for name, *_ in pins.refused}
     for node in graph.nodes:
         if node.op.view is not None:
             continue
         devices = pins.order(node)
-        key = None if (node.name, devices[0]) in pins.refused else _key(node, devices, registry)
+        key = None if node.name in refusing else _key(node, devices, registry)
         choice = known.get(key) if key is not None else None
         if choice is None:
             choice = _choose(node, devices, registry, refusals, pins.refused)
             if key is not None and choice is not None and choice.device == devices[0]:
                 known[key] = choice
-        if node.op.decompose is not None and (choice is None or choice.device != devices[0]):
+        if node.op.decompose is not None and (
+            choice is None or _in_terms(node, devices, choice.device, pins, registry)
+        ):
             expand.add(node)
         elif choice is not None:
             choices[node] = choice
@@ -93,11 +97,11 @@ def _choose(
     devices: Sequence[str],
     registry: Registry,
     refusals: dict[tuple[str, str], str],
-    refused: Mapping[tuple[str, str], str],
+    refused: Mapping[tuple[str, str, str], str],
 ) -> Choice | None:
     for device in devices:
-        if (node.name, device) in refused:
-            refusals[node.name, device] = refused[node.name, device]
+        if (node.name, device, "") in refused:
+            refusals[node.name, device] = refused[node.name, device, ""]
             continue
         accepted: Kernel | None = None
         reasons = []
@@ -107,9 +111,9 @@ def _choose(
             except ModelError as error:
                 reasons.append(f"its body: {error}")
         for kernel in registry.kernels[device].get(node.op.name, ()):
-            if accepted is not None and kernel.priority < accepted.priority:
-                break
-            reason = kernel.refuses(node)
+            if accepted is not None and (kernel.priority, kernel.plugin) != (accepted.priority, accepted.plugin):
+                break  # what an earlier plugin has comes first
+            reason = refused.get((node.name, device, kernel.name)) or kernel.refuses(node)
             if reason is not None:
                 reasons.append(reason)
             elif accepted is not None:
@@ -127,8 +131,29 @@ def _choose(
     return None
 
 
+def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, registry: Registry) -> bool:
+    """Whether a device before the one that takes a node takes any node of its decomposition."""
+    earlier = devices[: devices.index(taker)]
+    if not earlier or node.bodies:
+        return bool(earlier)
+    builder = GraphBuilder(node.name)
+    given = [
+        None if value is None else builder.input(f"x{index}", value.type.dtype, value.type.shape)
+        for index, value in enumerate(node.inputs)
+    ]
+    builder.origin = node.origin or node.name
+    for index, value in enumerate(decomposed(node, given)):
+        if value is not None and node.outputs[index] is not None:
+            builder.output(f"y{index}", value)
+    made = eliminate_dead_code(builder.build())
+    try:
+        return any(choice.device in earlier for choice in select(made, pins, registry).choices.values())
+    except ModelError:  # what it is made of has no kernel at all
+        return False
+
+
 def _select_bodies(
-    node: Node, device: str, registry: Registry, refused: Mapping[tuple[str, str], str]
+    node: Node, device: str, registry: Registry, refused: Mapping[tuple[str, str, str], str]
 ) -> tuple[Selection, ...]:
     """The bodies with a kernel of ``device`` for every node; raises ModelError when there is none."""
     inner = [n for body in node.bodies for n in body.nodes if n.bodies]
@@ -145,10 +170,7 @@ def _decompose(graph: Graph, expand: set[Node]) -> Graph:
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if node not in expand:
             return None
-        assert node.op.decompose is not None
         with builder.scope(node.name):
-            extra = {"bodies": node.bodies} if node.op.bodies else {}
-            found = node.op.decompose(*inputs, **extra, **node.attributes)
-        return (found,) if isinstance(found, Value) else tuple(found)
+            return decomposed(node, inputs)
 
     return eliminate_dead_code(rewrite(graph, replace))

@@ -266,7 +266,7 @@ _LAYER_NORM: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": True}
 
 def _layer_norm_gradient(
     node: Node, dy: Value | None, dmean: Value | None = None, dinverse: Value | None = None
-) -> tuple[Value | None, ...] | None:
+) -> tuple[Value | None, ...]:
     x, scale = operand(node), node.inputs[1] if len(node.inputs) > 1 else None
     slope: Value | None = None
     if dmean is not None or dinverse is not None:
@@ -276,7 +276,7 @@ def _layer_norm_gradient(
         dkept = [None if v is None else per_row(v, x) for v in (dmean, dinverse)]
         slope = of_moments(x, mean, inverse, *dkept, axes=axes)
     if dy is None:
-        return None if slope is None else (slope,)
+        return (slope, *[None] * (len(node.inputs) - 1))
     assert x.builder is not None
     made = x.builder.add(layer_norm_grad, (dy, x, scale, *node.outputs[1:]), node.attributes)
     dx, *others = made.outputs

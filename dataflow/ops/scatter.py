@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Builder, Value
-from .arithmetic import add, div, mul
+from .arithmetic import add, div, mul, sub
 from .cast import cast
 from .gather import range_
 from .infer import alike, normal_axis, operand, product, result, scalar_like
@@ -139,20 +139,29 @@ def _chosen(*of: *Ops) -> tuple[Value, Value]:
 
 
 def _multiplied(*of: *Ops) -> tuple[Value, Value]:
-    """Times the product of all other factors, which is 0 where one of them is."""
+    """Times the product of all other factors: of those that aren't 0, and of the one that is.
+
+    Where two others are 0 it is 0, and so is what any further derivative by one of them gives.
+    """
     scattered, gathered, node, dy = of
     data, updates, indices = operand(node), operand(node, 2), node.inputs[1]
-    none = scalar_like(dy, 0.0)
     zero, zeroes = (cast(equal(v, scalar_like(v, 0)), to=dy.type.dtype) for v in (data, updates))
     factor, factors = add(data, zero), add(updates, zeroes)  # with 1 instead of 0
     product_ = scattered(factor, indices, factors, reduction="mul")
     count = scattered(zero, indices, zeroes, reduction="add")
+    nought, noughts = mul(data, zero), mul(updates, zeroes)  # 0, and differentiable where the operand is 0
+    total = scattered(nought, indices, noughts, reduction="add")
 
-    def others(cotangent: Value, product_: Value, count: Value, factor: Value, zero: Value) -> Value:
-        return mul(cotangent, where(equal(count, zero), div(product_, factor), none))
+    def others(read: Sequence[Value], factor: Value, zero: Value, nought: Value) -> Value:
+        cotangent, product_, count, total = read
+        left = sub(count, zero)
+        last = where(equal(left, scalar_like(left, 1)), sub(total, nought), scalar_like(left, 0))
+        return mul(
+            cotangent, mul(div(product_, factor), where(equal(left, scalar_like(left, 0)), scalar_like(left, 1), last))
+        )
 
-    read = [gathered(v, indices) for v in (dy, product_, count)]
-    return others(dy, product_, count, factor, zero), others(read[0], read[1], read[2], factors, zeroes)
+    known = (dy, product_, count, total)
+    return others(known, factor, zero, nought), others([gathered(v, indices) for v in known], factors, zeroes, noughts)
 
 
 _RULES = {"none": _replaced, "add": _added, "mul": _multiplied, "max": _chosen, "min": _chosen}

@@ -7,13 +7,14 @@ build nodes; what broadcasting did to a shape is undone here, once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import GradientError
+from ..errors import GradientError, InputError, PluginError, blamed
 from ..ir.builder import GraphBuilder
+from ..ir.decomposition import decomposed
 from ..ir.graph import Graph, Node
 from ..ir.op import DECOMPOSED
 from ..ir.rewrite import rewrite
@@ -72,14 +73,10 @@ def _through(
         with builder.scope(f"grad/{node.name}"):
             try:
                 cotangents = [total(v) for v in node.outputs]
-                found = _apply(node, cotangents, active)
-                if found is DECOMPOSED:
-                    found = _through_decomposition(builder, node, cotangents)
+                results = _by_rule(builder, node, cotangents, active)
             except GradientError as error:
                 problems.append(str(error))
-                found = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
-            results = (found,) if found is None or isinstance(found, Value) else tuple(found)
-            _check_count(node, len(results))
+                results = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
             for value, cotangent in zip(node.inputs, results, strict=False):
                 if value is None or cotangent is None or value not in active:
                     continue
@@ -99,15 +96,6 @@ def _through(
     if problems:
         raise GradientError(problems[0])
     return {value: total(value) for value in wrt}
-
-
-def _check_count(node: Node, given: int) -> None:
-    """Raises GradientError where a rule gives more gradients than there are inputs; fewer are of the first."""
-    most = max(len(node.inputs), len(node.op.inputs))  # optional ones may be left out at the end
-    if given > most:
-        raise GradientError(
-            f"{node.describe()}: its rule gave {given} gradients; expected one for each of {most} inputs"
-        )
 
 
 def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
@@ -137,6 +125,40 @@ def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorTy
     return concat(*ordered, axis=axis)
 
 
+def _by_rule(
+    builder: Builder, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]
+) -> Sequence[Value | None]:
+    """The cotangents of a node's inputs by the rule of its op."""
+    extra = _extra(node, cotangents)
+    before = len(builder.nodes()) if extra else 0
+    try:
+        found = _apply(node, cotangents, active)
+    except (InputError, PluginError):  # e.g. a rule that doesn't expect cotangents of these alone
+        if not extra or node.op.decompose is None:
+            raise
+        found = DECOMPOSED
+    if found is DECOMPOSED:
+        return _through_decomposition(builder, node, cotangents)
+    results = (None,) * len(node.inputs) if found is None else (found,) if isinstance(found, Value) else found
+    if not isinstance(results, (tuple, list)) or not all(v is None or isinstance(v, Value) for v in results):
+        raise PluginError(f"{node.describe()}: its gradient rule gave {found!r}; expected a value or None per input")
+    most = max(len(node.inputs), len(node.op.inputs))  # optional ones may be left out at the end
+    if len(results) > most or any(v in active for v in node.inputs[len(results) :] if v is not None):
+        raise GradientError(
+            f"{node.describe()}: its rule gave {len(results)} gradients; expected one, or None, "
+            f"for each of {most} inputs"
+        )
+    unread = next(_unread(extra, builder.nodes()[before:], results), None) if extra else None
+    if unread is None:
+        return results
+    if node.op.decompose is not None:
+        return _through_decomposition(builder, node, cotangents)
+    raise GradientError(
+        f"{node.describe()}: its gradient rule doesn't read the cotangent of the extra output {unread!r}, on which "
+        "what is differentiated depends; the op needs a decomposition, or a rule that takes it"
+    )
+
+
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
     """What the node's rule gives; raises GradientError where it has none."""
     if node.op.gradient is None:
@@ -144,20 +166,39 @@ def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Va
             f"{node.describe()}: this op has no gradient, and it lies between the loss and "
             f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
         )
-    if not node.op.bodies:
-        return node.op.gradient(node, *cotangents)
-    bodies = tuple(decompose_for_gradient(body, body.inputs) for body in node.bodies)
-    return node.op.gradient(dataclasses.replace(node, bodies=bodies), *cotangents, differentiate=add_gradients)
+    with blamed(f"{node.describe()}: its gradient rule"):
+        if not node.op.bodies:
+            return node.op.gradient(node, *cotangents)
+        bodies = tuple(decompose_for_gradient(body, body.inputs) for body in node.bodies)
+        return node.op.gradient(dataclasses.replace(node, bodies=bodies), *cotangents, differentiate=add_gradients)
+
+
+def _extra(node: Node, cotangents: Sequence[Value | None]) -> dict[Value, str]:
+    """The cotangents of what a node keeps for its gradient, with names: there are where that is differentiated again.
+
+    What is drawn depends on no operand, so none of a random op counts.
+    """
+    if node.op.effects == "random" or not any(name.startswith("+") for name in node.op.outputs):
+        return {}
+    named = zip(node.op.output_names(node), cotangents, strict=True)
+    return {cotangent: name[1:] for name, cotangent in named if cotangent is not None and name.startswith("+")}
+
+
+def _unread(extra: Mapping[Value, str], made: Sequence[Node], results: Sequence[Value | None]) -> Iterator[str]:
+    """The names of those cotangents on which no gradient depends, which is computed by the nodes ``made``."""
+    known: set[Value | None] = set(results)
+    for node in reversed(made):
+        if not known.isdisjoint(node.outputs):
+            known.update(node.inputs)
+    return (name for cotangent, name in extra.items() if cotangent not in known)
 
 
 def _through_decomposition(builder: Builder, node: Node, cotangents: Sequence[Value | None]) -> Sequence[Value | None]:
     """The cotangents of a node's inputs by its decomposition, which is added to the builder."""
-    assert node.op.decompose is not None
     before = len(builder.nodes())
-    made = node.op.decompose(*node.inputs, **node.attributes)
     seeds: dict[Value, Value] = {}
-    for value, cotangent in zip((made,) if isinstance(made, Value) else made, cotangents, strict=False):
-        if cotangent is not None:
+    for value, cotangent in zip(decomposed(node, node.inputs), cotangents, strict=False):
+        if value is not None and cotangent is not None:
             seeds[value] = add(seeds[value], cotangent) if value in seeds else cotangent
     found = _through(builder, builder.nodes()[before:], seeds, [v for v in node.inputs if v is not None])
     return [None if v is None else found.pop(v, None) for v in node.inputs]  # of a value that is read twice once
@@ -192,11 +233,8 @@ def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if not wanted(node):
             return None
-        assert node.op.decompose is not None
-        extra = {"bodies": node.bodies} if node.op.bodies else {}
         with builder.scope(node.name):
-            found = node.op.decompose(*inputs, **extra, **node.attributes)
-        return (found,) if isinstance(found, Value) else tuple(found)
+            return decomposed(node, inputs)
 
     while any(wanted(node) for node in graph.nodes):
         names = {v.name for v in wrt}

@@ -204,4 +204,4 @@ def _results(node: Node, kernel: Kernel, arrays: Sequence[Array | None]) -> list
 def _work(node: Node) -> int:
     """Operations of a node: by its declaration, at least one per element that it reads or writes."""
     touched = sum(v.type.elements for v in (*node.inputs, *node.outputs) if v is not None)
-    return touched if node.op.cost is None else max(touched, node.op.cost(node))
+    return max(touched, node.operations())

@@ -212,7 +212,6 @@ def _cost(item: LoweredItem) -> int:
     moved = sum(s.type.nbytes for s in (*inputs, *outputs) if s is not None)
     if isinstance(item, Move):
         return CALL + moved * BUS
-    results = [s.type.elements for s in outputs if s is not None]
-    flops = item.node.op.cost(item.node) if item.node.op.cost is not None else sum(results)
+    flops = item.node.operations()
     halves = len(inputs) > 1 and all(s is not None and s.type.dtype in (bfloat16, float16) for s in inputs[:2])
     return CALL + moved + flops // (HALVES_FLOPS_PER_BYTE if halves else FLOPS_PER_BYTE)

@@ -63,11 +63,12 @@ class Refused(DeviceError):
     Attributes:
         nodes: their names.
         device: its id; the core enters it.
+        kernel: the name of the kernel that can't; the device's others are asked first. Empty: none of them can.
     """
 
-    def __init__(self, nodes: tuple[str, ...], reason: str, device: str = "") -> None:
+    def __init__(self, nodes: tuple[str, ...], reason: str, device: str = "", kernel: str = "") -> None:
         super().__init__(reason)
-        self.nodes, self.device = nodes, device
+        self.nodes, self.device, self.kernel = nodes, device, kernel
 
 
 class Buffer(Protocol):

@@ -79,7 +79,7 @@ class Save(Protocol):
     """Writes a model file."""
 
     def __call__(self, model: Any, path: str, **options: Any) -> None:
-        """Writes the whole file or nothing."""
+        """Writes the file; a format that replaces files itself gets ``overwrite``, see ``Format``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ class Format:
         save: None where models are only read.
         converts: ``load`` also gets ``converters=``, the sequence of Converters that plugins offer.
         exports: ``save`` also gets ``exporters=``, the Exporters that plugins offer by name of the op.
+        replaces: ``save`` gets ``overwrite=``, and its files appear complete or not at all, e.g. where several are.
+            Without it ``save`` writes a file beside the user's, which takes that name when it is complete.
     """
 
     suffix: str
@@ -99,6 +101,7 @@ class Format:
     save: Save | None
     converts: bool = False
     exports: bool = False
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Offers:
         return {UNIQUE[hook][2](record): name for name, record in self._live(hook)}
 
     def kernels(self, device: str) -> dict[str, tuple[Kernel, ...]]:
-        """The kernels of a device by op, highest priority first."""
+        """The kernels of a device by op, highest priority first, of one priority those of the earliest plugin first."""
         chosen = self.by_key("dataflow_devices")[device]
         found: dict[str, list[Kernel]] = {}
         for name, kernel in next(kernels for offered, kernels in self._kernels if offered is chosen):
@@ -109,7 +109,8 @@ class Offers:
             wrong = next((type(kernel).__name__ for _, kernel in kernels if not isinstance(kernel, Kernel)), None)
             if wrong is not None:
                 raise TypeError(f"expected Kernel records, got {wrong}")
-            return [*kernels, *self._hooks.offers("dataflow_kernels", Kernel, device=device)]
+            kernels += self._hooks.offers("dataflow_kernels", Kernel, device=device)
+            return [(owner, dataclasses.replace(kernel, plugin=owner)) for owner, kernel in kernels]
         return []
 
     def _check_devices(self) -> None:

@@ -20,7 +20,8 @@ from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.types import Array, TensorType, int8, uint8
 from ..ir.value import Value
-from ..model import Model, load, save
+from ..model import Model
+from ..model_files import load, save
 from ..ops.quantized import matmul_integer
 from ..passes.autodiff import vjp_graph
 from ..passes.dynamic_regions import depends_on_data

@@ -9,7 +9,7 @@ from typing import get_args
 
 from ..errors import ModelError
 from ..host.garbage_collection import collection_paused
-from ..ir.kernel import Kernel
+from ..ir.kernel import Kernel, has_work
 from ..lower.placement import Pins
 from ..lower.select import select
 from ..plugin.device import Precision
@@ -25,7 +25,7 @@ from .records import in_place, repeated
 from .refusals import REFUSED, refusal_task
 from .sample import Sample, with_special_values
 from .samples import SAMPLES
-from .trial import Target, Trial, raised
+from .trial import Declined, Target, Trial, raised
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 REPLACED = frozenset({"deferred"})  # stands for a graph that is made for its inputs, before anything runs
@@ -36,7 +36,7 @@ def check_device(
     device: str,
     *,
     registry: Registry | None = None,
-    samples: Sequence[Sample] = SAMPLES,
+    samples: Sequence[Sample] | None = None,
     complete: bool = True,
     precision: Precision = "float32",
     variants: Collection[Variant] = VARIANTS,
@@ -58,7 +58,8 @@ def check_device(
       ``combinations``);
     - ``special``: of elementwise ops, NaN, infinities and zeros of both signs among the operands;
     - ``in_place``: of a kernel's pairs, a result over its operand;
-    - ``repeated``: for each kernel many runs, and two at once: the same bits, nothing left behind;
+    - ``repeated``: for each kernel many runs, two at once, and one after a node of other sizes: the same bits, nothing
+      left behind, also of what prepares it;
     - ``refused`` (if ``complete``): an index out of range is an error;
     - ``memory`` (if ``complete``): of a device with memory of its own, alignment and copies.
 
@@ -68,7 +69,7 @@ def check_device(
     Args:
         device: its name.
         registry: of plugins; None: of those that are installed.
-        samples: those to run; if ``complete``, the registry's too.
+        samples: those to run, and if ``complete``, the registry's; None: this project's, ``testing.samples.SAMPLES``.
         complete: report claimed ops without a sample, and make samples of claimed dtypes that none has.
         precision: of products.
         variants: those to run.
@@ -104,7 +105,7 @@ def tasks_of(
     device: str,
     *,
     registry: Registry | None = None,
-    samples: Sequence[Sample] = SAMPLES,
+    samples: Sequence[Sample] | None = None,
     complete: bool = True,
     precision: Precision = "float32",
     variants: Collection[Variant] = VARIANTS,
@@ -121,7 +122,7 @@ def tasks_of(
         chosen, kernels = {**kernels, **_by_op(only)}, _by_op(only)
         registry = dataclasses.replace(registry, kernels={**registry.kernels, device: chosen})
     target = Target(device, registry, precision)
-    given = [*samples, *registry.samples] if complete else [*samples]
+    given = [*(SAMPLES if samples is None else samples), *(registry.samples if complete else ())]
     found: list[Task] = []
     reached: dict[Kernel, list[Sample]] = {}
     by_op: dict[str, list[Sample]] = {}
@@ -129,10 +130,10 @@ def tasks_of(
     for sample in given:
         by_op.setdefault(sample.op.name, []).append(sample)
         taken = _takers(sample, target)
-        if taken is not None:
+        if taken is not None and (None in taken or has_work(sample.node)):
             tested.add(sample.op.name)
         for kernel in taken or ():
-            if kernel is not None:
+            if kernel is not None and has_work(sample.node):
                 reached.setdefault(kernel, []).append(sample)
         found.append(_sample_task(sample, target, taken, variants))
     untested = sorted(kernels.keys() - tested - REPLACED) if complete else []
@@ -203,11 +204,17 @@ def _sample_task(
             return
         before = ProcessState.now()
         found: dict[Variant, str] = {}
+        declined: list[str] = []
         for kernel in kernels:
             alone = target if len(target.registry.kernels[device].get(op, ())) < 2 else target.only(kernel)
             note = f" by {kernel.name}" if kernel is not None and len(kernels) > 1 else ""
-            for variant, text in _trials(sample, alone, kernel, variants, report):
-                found[variant] = found.get(variant) or (f"{text}{note}" if text else "")
+            try:
+                for variant, text in _trials(sample, alone, kernel, variants, report):
+                    found[variant] = found.get(variant) or (f"{text}{note}" if text else "")
+            except Declined as reason:
+                declined.append(f"{reason}{note}")
+        if declined and not found:
+            yield Outcome(device, op, name, "plain", "not claimed", "; ".join(declined))
         for variant, text in found.items():
             yield Outcome(device, op, name, variant, "failed" if text else "passed", text)
         if text := ProcessState.now().changed(before) or "":
@@ -266,6 +273,8 @@ def _record_task(kernel: Kernel, samples: Sequence[Sample], target: Target, vari
     several = [s for s in samples if any(o is not None and 0 not in o.shape for o in s.inputs)] or [*samples]
     typical = min(several, key=lambda s: abs(_elements(s) - _TYPICAL))
 
+    other = min(several, key=lambda s: (s is typical, _sizes(s) == _sizes(typical), _elements(s)))
+
     def run(report: Report) -> Iterator[Outcome]:
         before = ProcessState.now()
         if "in_place" in variants and kernel.inplace:
@@ -279,7 +288,7 @@ def _record_task(kernel: Kernel, samples: Sequence[Sample], target: Target, vari
         if "repeated" in variants:
             report("repeated")
             problems: list[str | None] = []
-            text = raised(lambda: problems.append(repeated(typical, alone, kernel))) or problems[0] or ""
+            text = raised(lambda: problems.append(repeated(typical, other, alone, kernel))) or problems[0] or ""
             named = f"{kernel.name}: {text}" if text else ""
             yield Outcome(device, op, typical.name, "repeated", "failed" if text else "passed", named)
         if changed := ProcessState.now().changed(before):
@@ -289,6 +298,10 @@ def _record_task(kernel: Kernel, samples: Sequence[Sample], target: Target, vari
 
 
 _TYPICAL = 20_000  # elements: enough for two runs to overlap, and few enough to be quick
+
+
+def _sizes(sample: Sample) -> list[tuple[int, ...] | None]:
+    return [None if operand is None else operand.shape for operand in sample.inputs]
 
 
 def _elements(sample: Sample) -> int:

@@ -41,8 +41,9 @@ def _problems(backend: Backend, alignment: int) -> Iterator[str]:
     data = np.random.default_rng(0).integers(0, 256, max(_SIZES), np.uint8)
     for size, buffer in zip(_SIZES, buffers, strict=True):
         for begin in (0, size // 3):
-            backend.write(buffer, 0, np.zeros(size, np.uint8))
-            backend.write(buffer, begin, np.ascontiguousarray(data[begin:size]))
+            zeros, rest = np.zeros(size, np.uint8), np.ascontiguousarray(data[begin:size])  # live until they are read
+            backend.write(buffer, 0, zeros)
+            backend.write(buffer, begin, rest)
             back = np.empty(size, np.uint8)
             backend.read(back, buffer, 0)
             half = np.empty(size - begin, np.uint8)

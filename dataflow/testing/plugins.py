@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import DataflowError, InputError
-from ..ir.kernel import Kernel
+from ..ir.kernel import Kernel, has_work
 from ..plugin.offers import NAMED, device_id
 from ..plugin.registry import Registry, registry_of
 from ..train.losses import Loss
@@ -91,7 +91,7 @@ def plugin_tasks(plugin: str, registry: Registry | None = None) -> list[Task]:
         found += tasks_of(device, registry=registry)
     for device in _available(registry):
         if device not in own:
-            found += _kernel_tasks(device, offered.get("dataflow_kernels", ()), registry)
+            found += _kernel_tasks(device, plugin, registry)
             found += tasks_of(device, registry=registry, samples=samples, complete=False)
     if "dataflow_passes" in offered:
         host = [*registry.of_role("host"), *registry.of_role("reference")][0]
@@ -100,14 +100,38 @@ def plugin_tasks(plugin: str, registry: Registry | None = None) -> list[Task]:
     return [*found, *_offered_tasks(plugin, offered, registry)]
 
 
-def _kernel_tasks(device: str, offered: Sequence[Kernel], registry: Registry) -> list[Task]:
+def _kernel_tasks(device: str, plugin: str, registry: Registry) -> list[Task]:
     """What is checked of the kernels that a plugin offers for a device of another: as if it had no others."""
-    listed = {id(kernel) for kernel in offered}
-    own = [kernel for kernels in registry.kernels[device].values() for kernel in kernels if id(kernel) in listed]
+    own = [k for kernels in registry.kernels[device].values() for k in kernels if k.plugin == plugin]
     if not own:
         return []
     ops = {kernel.op for kernel in own}
-    return tasks_of(device, registry=registry, samples=[s for s in SAMPLES if s.op.name in ops], only=own)
+    samples = [sample for sample in SAMPLES if sample.op.name in ops]
+    hidden = [_hidden_task(device, kernel, [*samples, *registry.samples], registry) for kernel in own]
+    return [*filter(None, hidden), *tasks_of(device, registry=registry, samples=samples, only=own)]
+
+
+def _hidden_task(device: str, kernel: Kernel, samples: Sequence[Sample], registry: Registry) -> Task | None:
+    """A failure where another plugin's kernel of the same priority comes first; None: there is none."""
+    listed = registry.kernels[device][kernel.op]
+    first = [k for k in listed[: listed.index(kernel)] if (k.priority, k.plugin) != (kernel.priority, kernel.plugin)]
+    first = [k for k in first if k.priority == kernel.priority]
+    for sample in samples:
+        if sample.op.name != kernel.op or not has_work(sample.node) or kernel.refuses(sample.node) is not None:
+            continue
+        for other in first:
+            if other.refuses(sample.node) is None:
+                text = (
+                    f"{kernel.name} never runs: {other.name} of {other.plugin} takes the node with the same priority, "
+                    f"{kernel.priority}, and comes first; give it a higher one"
+                )
+                return _said(Outcome(device, kernel.op, sample.name, "plain", "failed", text))
+    return None
+
+
+def _said(outcome: Outcome) -> Task:
+    """A task that has an outcome without running anything."""
+    return Task(outcome.op, outcome.sample, lambda report: iter([outcome]))
 
 
 def _offered_tasks(plugin: str, offered: Mapping[str, Sequence[Any]], registry: Registry) -> list[Task]:
@@ -126,11 +150,8 @@ def _offered_tasks(plugin: str, offered: Mapping[str, Sequence[Any]], registry: 
 
         return Task(kind, f"{kind} {name}", run)
 
-    def untested(outcome: Outcome) -> Task:
-        return Task(outcome.op, outcome.sample, lambda report: iter([outcome]))
-
     return [
-        *map(untested, outcomes),
+        *map(_said, outcomes),
         *(made(kind, one.name) for kind, hook in NAMED.items() for one in offered.get(hook, ())),
     ]
 

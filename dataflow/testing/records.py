@@ -12,6 +12,7 @@ from .._runtime import ffi
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
 from ..ir.kernel import Kernel
+from ..ir.lowered import LoweredNode
 from ..ir.types import Array
 from ..ir.value import Value
 from ..planning.algorithms import Algorithms
@@ -24,6 +25,7 @@ from .sample import Sample
 from .trial import Target, Trial, bounds_of, raised
 
 _ROUNDS, _RUNS = 3, 8  # memory that is lost in every round is leaked, whatever Python keeps meanwhile
+_PREPARES = 64  # in each round: what Python keeps and frees meanwhile is little beside what they would lose
 _LEAST = 8  # bytes per run: the smallest block that C's allocator gives
 
 
@@ -110,8 +112,15 @@ def _shares(session: Session, sample: Sample, pair: tuple[int, int]) -> bool:
 # ---- many runs ---------------------------------------------------------------------------------------
 
 
-def repeated(sample: Sample, target: Target, kernel: Kernel) -> str | None:
-    """What is wrong when a session runs often, and from two threads at once, or None."""
+def repeated(sample: Sample, other: Sample, target: Target, kernel: Kernel) -> str | None:
+    """What is wrong when a session runs often, from two threads at once, or beside another, or None.
+
+    Args:
+        sample: what runs.
+        other: of other sizes, where there is one: it is prepared and runs in between.
+        target: where.
+        kernel: the record.
+    """
     session = target.session(sample.build(), Algorithms())
     outputs = _outputs(sample)
     draws = [(sample.feeds(), dict[str, Array]()), (sample.feeds(other=1), dict[str, Array]())]
@@ -123,6 +132,8 @@ def repeated(sample: Sample, target: Target, kernel: Kernel) -> str | None:
         _left_behind(session, draws[0][0], outputs)
         or (_static_memory(session, [feeds for feeds, _ in draws], outputs, kernel) if target.on_host else None)
         or _at_once(session, draws)
+        or _prepared_often(session, target)
+        or _beside_another(session, draws[0], other, target)
     )
 
 
@@ -147,6 +158,41 @@ def _left_behind(session: Session, feeds: Mapping[str, Array], outputs: Mapping[
     if all(grown):
         return grown[-1]
     return f"{min(lost) // _RUNS} bytes of memory are lost in each run" if min(lost) >= _LEAST * _RUNS else None
+
+
+def _prepared_often(session: Session, target: Target) -> str | None:
+    """Memory that is lost each time that a node is prepared and released."""
+    engine = session._loaded().engine
+    items = [item for program in engine.programs.values() for item in program.lowered.items]
+    nodes = [item for item in items if isinstance(item, LoweredNode) and item.device == target.device]
+    backend = engine.devices.backends.get(target.device)
+    if not nodes or backend is None:
+        return None
+    lost = []
+    for _ in range(_ROUNDS):
+        before = live_bytes()
+        for _ in range(_PREPARES):
+            backend.prepare(nodes, engine.devices.threads)
+        lost.append(live_bytes() - before)
+    least = min(lost) // _PREPARES
+    return f"{least} bytes of memory are lost each time that it is prepared" if least >= _LEAST else None
+
+
+def _beside_another(
+    session: Session, draw: tuple[Mapping[str, Array], Mapping[str, Array]], other: Sample, target: Target
+) -> str | None:
+    """Whether a node gives other bits after one of other sizes was prepared."""
+    feeds, expected = draw
+    beside = target.session(other.build(), Algorithms())
+    beside.run(other.feeds())
+    found = {name: np.empty_like(array) for name, array in expected.items()}
+    session.run(feeds, out=found)
+    if all(same_bytes(array, expected[name]) for name, array in found.items()):
+        return None
+    return (
+        f"once {other.name} was prepared and ran, other bits: what a node keeps lies in its state, since others are "
+        "prepared before it runs"
+    )
 
 
 def _static_memory(

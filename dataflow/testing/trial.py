@@ -28,6 +28,10 @@ EITHER_ZERO = frozenset({"relu", "maximum", "minimum", "clip"})  # of -0 and 0 e
 TWICE: frozenset[Variant] = frozenset({"plain", "strided", "constant"})  # run again over other noise
 
 
+class Declined(Exception):
+    """The reason why a device doesn't run a node that a kernel of it takes: so it says when it prepares."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where samples run.
@@ -92,7 +96,11 @@ class Trial:
     _scales: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def difference(self) -> str | None:
-        """What is wrong first, over all algorithms of the device's kernel, or None."""
+        """What is wrong first, over all algorithms of the device's kernel, or None.
+
+        Raises:
+            Declined: the device leaves the node to another.
+        """
         avoided: set[str] = set()
         while True:
             algorithms = Algorithms(avoid=avoided)
@@ -197,12 +205,17 @@ class Trial:
         return text or mismatch(found, self.expected[name], self.sample.tolerance, self._scales[name])
 
     def _elsewhere(self, session: Session, graph: Graph, feeds: Mapping[str, Array]) -> str | None:
-        """Where the node ran, if that isn't the device, or None."""
+        """Where the node ran, if that isn't the device, or None; raises Declined where that is what the device says."""
         if len(graph.nodes) > 1 or not any(a.size for a in self.expected.values()):
             return None
         shapes = {name: array.shape for name, array in feeds.items()}
-        devices = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
-        return f"the node ran on {', '.join(devices)}" if devices and devices != {self.target.device} else None
+        assigned = [p for p in session.placement(shapes) if p.op == self.sample.op.name]
+        devices = {p.device for p in assigned}
+        if not devices or devices == {self.target.device}:
+            return None
+        for reason in (p.refusals[self.target.device] for p in assigned if self.target.device in p.refusals):
+            raise Declined(reason)
+        return f"the node ran on {', '.join(devices)}"
 
     def __str__(self) -> str:
         return ", ".join(f"x{i}{layout}" for i, layout in enumerate(self.layouts) if layout is not None)

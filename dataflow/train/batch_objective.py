@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from .. import ops
 from ..errors import DataflowError, InputError
@@ -18,6 +19,7 @@ from .metrics import Gathered, Metric
 from .metrics.metric import values_of
 
 SAMPLE_WEIGHT = "sample_weight"
+_Given = TypeVar("_Given")
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
 
 
@@ -50,7 +52,10 @@ class WeightedLoss:
     def target(self, outputs: Mapping[str, TensorType], entries: Mapping[str, TensorType]) -> Target:
         """What is compared, given types by name; raises InputError where they don't fit."""
         types = [outputs[name] for name in self.outputs] + [entries[key] for key in self.keys]
-        found: Target = self.loss.target(*types)
+        what = f"target() of the loss {type(self.loss).__name__}"
+        found = _called(what, self.loss.target, *types)
+        if not isinstance(found, Target):
+            raise InputError(f"{what} gave {found!r}; expected a Target")
         return found
 
 
@@ -111,7 +116,7 @@ class BatchObjective:
         sample_weight = batch.get(SAMPLE_WEIGHT)
         each: dict[str, tuple[Value, Value]] = {}
         if self.chosen is not None:
-            elements = _called(self.chosen, "the loss function", g, outputs, batch)
+            elements = _called("the loss function", self.chosen, g, outputs, batch)
             loss, weight = self._mean_or_elements(g, elements, sample_weight)
         elif len(self.losses) == 1:
             loss, weight = self._terms(self.losses[0], outputs, batch, sample_weight)
@@ -128,7 +133,7 @@ class BatchObjective:
             sums = metric.sums(target, *compared(entry.loss, target, values, read))
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, free in self.free:
-            sums = self._mean_or_elements(g, _called(free, f"the metric {name!r}", g, outputs, batch), None)
+            sums = self._mean_or_elements(g, _called(f"the metric {name!r}", free, g, outputs, batch), None)
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         return terms
 
@@ -149,7 +154,14 @@ class BatchObjective:
         self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
     ) -> tuple[Value, Value]:
         target, values, read = _read(entry, outputs, batch)
-        elements, weight = entry.loss.elements(target, *values, *read)
+        what = f"elements() of the loss {type(entry.loss).__name__}"
+        found = _called(what, entry.loss.elements, target, *values, *read)
+        if not (isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(v, Value) for v in found)):
+            raise InputError(f"{what} gave {found!r}; expected the elements and their weight")
+        elements, weight = found
+        bound = elements.type.is_bound and weight.type.is_bound
+        if bound and elements.type.shape != weight.type.shape:
+            raise InputError(f"{what} gave elements {elements.type} and the weight {weight.type}; expected one shape")
         return total(elements, weight, sample_weight)
 
     def _weighted(
@@ -178,16 +190,14 @@ class BatchObjective:
         return ops.mul(summed(value), count), count
 
 
-def _called(
-    function: Build, what: str, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]
-) -> Value:
-    """What a function of the user's gives.
+def _called(what: str, function: Callable[..., _Given], *arguments: Any) -> _Given:
+    """What a function of the user's or of a plugin gives.
 
     Raises:
         InputError: it fails; says where.
     """
     try:
-        return function(g, outputs, batch)
+        return function(*arguments)
     except DataflowError:
         raise
     except Exception as error:  # anybody's code

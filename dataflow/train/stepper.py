@@ -208,7 +208,7 @@ class Stepper(LogicalBatch):
             if weight == 0.0 and self._prepared is None:
                 self.discard()
                 return {}
-            factor = self.schedule(self.steps) * self._lr_factor
+            factor = self._factor()
             lr = self.optimizer.lr * factor
             if self._prepared is not None:
                 return self._update_at_once(self._prepared, lr, factor)
@@ -297,6 +297,13 @@ class Stepper(LogicalBatch):
         figures = {"step": float(self.steps), "loss": loss, "lr": lr, "gradient_norm": float(np.linalg.norm(gradient))}
         return figures | {"evaluations": float(found.evaluations)}
 
+    def _factor(self) -> float:
+        """What the schedule says of the next step; raises InputError where that is no number."""
+        factor = self.schedule(self.steps)
+        if not isinstance(factor, (int, float, np.number)):
+            raise InputError(f"the schedule gave {factor!r} after {self.steps} optimizer steps; expected a number")
+        return float(factor) * self._lr_factor
+
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.
 
@@ -323,7 +330,7 @@ class Stepper(LogicalBatch):
                     f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
                 )
             arguments = self._arguments(Batch(_arrays(batch), None))
-            hyper = self.updates.hyper(self.steps + 1, self.schedule(self.steps) * self._lr_factor)
+            hyper = self.updates.hyper(self.steps + 1, self._factor())
             return self.programs.profile(arguments, hyper, rounds)
 
 

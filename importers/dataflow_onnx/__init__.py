@@ -48,4 +48,4 @@ def save(model: Model, path: str, *, exporters: Mapping[str, Exporter] | None = 
 @hookimpl
 def dataflow_formats() -> Iterable[Format]:
     """Files with suffix .onnx."""
-    return [Format(".onnx", load, save, converts=True, exports=True)]
+    return [Format(".onnx", load, save, converts=True, exports=True, replaces=True)]

@@ -16,11 +16,11 @@ def test_work_goes_to_the_remote_device_and_back(remote):
     session = df.Session(model, devices=DEVICES, registry=remote)
     plan = session.plan(x.shape)
     device_of = {p.node: p.device for p in session.placement(x.shape)}
-    assert set(device_of.values()) == {"remote", "cpu"}  # tanh is not among its ops
+    assert set(device_of.values()) == {"remote", "cpu"}
     by_op = {p.op: p for p in session.placement(x.shape)}
     assert by_op["matmul"].device == by_op["relu"].device == "remote"
-    assert by_op["tanh"].device == "cpu"
-    assert "no kernel for tanh" in by_op["tanh"].refusals["remote"]
+    assert by_op["fused_elementwise"].device == "cpu"  # of a row that is added, and tanh: the remote one takes neither
+    assert "no kernel for fused_elementwise" in by_op["fused_elementwise"].refusals["remote"]
     moves = [item for item in plan.items if isinstance(item, Transfer)]
     directions = {(m.from_device == "remote", m.to_device == "remote") for m in moves}
     assert directions == {(True, False), (False, True)}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.execute import canaries
 from dataflow.execute.canaries import CANARY
 from dataflow.planning.offsets import PAGE, values_apart
 from tests.support import recorded, recording
@@ -33,6 +37,32 @@ def test_no_kernel_of_a_training_writes_between_values(file):
     assert losses == expected
     assert damages
     assert damages == [None] * len(damages)
+
+
+class Late:
+    """A backend whose copies are done when it is waited for, from where the array was."""
+
+    def __init__(self):
+        self.memory = bytearray(64)
+        self.waiting = []
+
+    def write(self, buffer, offset, array):
+        self.waiting.append((offset, array.ctypes.data, array.nbytes))
+
+    def sync(self):
+        for offset, address, size in self.waiting:
+            self.memory[offset : offset + size] = ctypes.string_at(address, size)
+        self.waiting.clear()
+
+
+def test_noise_lives_until_the_device_has_read_it():
+    backend = Late()
+    devices = SimpleNamespace(allocate=lambda memory, size: backend.memory, backend_of=lambda memory: backend)
+    buffer = canaries.allocate(devices, "late:0", 64, [])
+    assert not backend.waiting and set(buffer) == {CANARY}
+    rows = [("a", SimpleNamespace(bytes=8), 16), ("b", SimpleNamespace(bytes=4), 32)]
+    canaries.poison(devices, "late:0", buffer, rows, 7)
+    assert not backend.waiting and [i for i, byte in enumerate(buffer) if byte == 7] == [*range(16, 24), *range(32, 36)]
 
 
 def test_a_byte_that_was_written_is_named_by_the_value_beside_it():

@@ -87,7 +87,7 @@ def commands(page, begin):
 
 
 def test_the_page_about_plugins(bare, tmp_path):
-    assert "swish: 120 passed" in bare(commands(PAGE, "dataflow plugin new"), tmp_path)
+    assert "swish: 121 passed" in bare(commands(PAGE, "dataflow plugin new"), tmp_path)
 
 
 def test_the_recipe_for_a_device_in_c(bare, tmp_path):

@@ -77,6 +77,8 @@ VALUES = {
 STATE = {
     "shared_scratch": "a run changes static memory of the library",
     "counts": "y0: ",
+    "leaks_prepared": "bytes of memory are lost each time that it is prepared",
+    "keeps_last_prepared": "was prepared and ran, other bits",
     "by_the_clock": "y0: ",
 }
 PROCESS = {
@@ -103,14 +105,14 @@ PROCESS = {
     "crashing_accepts": "what crashing_accepts accepts (plain) the process was ended by SIGSEGV",
     "crashing_prepare": "ended by SIGSEGV: a write at address 0x8",
 }
-RIGHT = ("right", "far", "checked_index")
+RIGHT = ("right", "far", "checked_index", "declines")
 LIMITS = {"leaves_processes": 5.0}  # seconds: a loaded machine takes long to make processes
 # Which samples show a fault, where it isn't the vector of 17 elements.
 SHAPES = {
     "wrong_broadcast": "add-f32-3x1x5-f32-4x1", "overruns_prepack": "add-f32-3x5-f32-5", "claims_int64": "abs-i32-3x5",
     "long_true": "greater-f32-3x5-f32-3x5", "wrong_axis": "softmax-f32-3x5", "some_strides": "relu-f32-3x5x7",
     "silent_index": "gather-f32-", "forgets_status": "gather-f32-", "checked_index": "gather-f32-",
-    "empty_sum": "reduce_sum-f32-3x0", "shared_scratch": "relu-f32-3x5x7",
+    "empty_sum": "reduce_sum-f32-3x0", "shared_scratch": "relu-f32-3x5x7", "keeps_last_prepared": "relu-f32-",
 }  # fmt: skip
 
 
@@ -147,6 +149,11 @@ def test_a_faulty_kernel_is_caught(faulty, device, says):
 @pytest.mark.parametrize("device", RIGHT)
 def test_a_right_kernel_passes(faulty, device):
     assert bad(outcomes(faulty, device)) == []
+
+
+def test_what_a_device_declines_when_it_prepares_is_not_claimed(faulty):
+    (found,) = [o for o in outcomes(faulty, "declines") if o.sample == "relu-f32-17" and o.variant == "plain"]
+    assert found.status == "not claimed" and "not of 17 elements" in found.text
 
 
 def test_every_faulty_device_is_tested(faulty):

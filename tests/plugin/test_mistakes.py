@@ -1,6 +1,7 @@
 """Mistakes that authors of plugins make end in errors that name what made them, and stop no other model."""
 
 import os
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -10,8 +11,9 @@ from onnx import helper
 
 import dataflow as df
 from dataflow.errors import GradientError, InputError, PluginError
-from dataflow.plugin import Converter, Kernel, Op, OperandSpec, PythonDevice, hookimpl
+from dataflow.plugin import Converter, Format, Kernel, Op, OperandSpec, PythonDevice, hookimpl
 from dataflow.plugin.registry import load
+from dataflow.testing import check_plugin
 from dataflow.testing.freshness import stale_library
 from dataflow.testing.new_plugin import new_plugin
 from tests.support import onnx_model
@@ -28,7 +30,7 @@ def plugin(name="mine", **hooks):
 
 def with_op(op, code):
     """A registry with an op that has a kernel on the reference."""
-    kernel = Kernel(op.name, "its reference", (ANY,) * len(op.inputs), (ANY,), code)
+    kernel = Kernel(op.name, "its reference", (ANY,) * len(op.inputs), (ANY,) * len(op.outputs), code)
     return load(
         [
             plugin(
@@ -112,8 +114,216 @@ def test_a_gradient_rule_with_too_many_results():
     )
     registry = with_op(op, lambda at, a, b: a * b)
     x = np.ones(3, np.float32)
-    with pytest.raises(GradientError, match=r"product_of_mine.*gave 3 gradients; expected one for each of 2 inputs"):
+    with pytest.raises(GradientError, match=r"product_of_mine.*gave 3 gradients; expected one, or None, for"):
         df.vjp(model_of(op, (3,), (3,)), {"x0": x, "x1": x}, registry=registry)
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "text"),
+    [
+        (lambda node, dy: dy, GradientError, "gave 1 gradients; expected one, or None, for each of 2 inputs"),
+        (lambda node, dy: {}["k"], PluginError, "its gradient rule failed: KeyError: 'k'"),
+        (lambda node: None, PluginError, "its gradient rule failed: TypeError"),
+        (lambda node, dy: (1.0, 1.0), PluginError, r"its gradient rule gave \(1.0, 1.0\); expected a value or None"),
+    ],
+)
+def test_a_wrong_gradient_rule(rule, error, text):
+    op = Op("product_of_mine", ("a", "b"), lambda a, b: a, gradient=rule)
+    registry = with_op(op, lambda at, a, b: a * b)
+    x = np.ones(3, np.float32)
+    with pytest.raises(error, match=rf"product_of_mine.*{text}"):
+        df.vjp(model_of(op, (3,), (3,)), {"x0": x, "x1": x}, registry=registry)
+
+
+def test_an_input_that_nothing_is_differentiated_by_may_be_left_out_of_a_rule():
+    op = Op("scaled_by", ("a", "b"), lambda a, b: a, gradient=lambda node, dy: dy * node.inputs[1])
+    registry = with_op(op, lambda at, a, b: a * b)
+    x = np.float32([1, 2, 3])
+    graph = df.value_and_grad(model_of(lambda a, b: df.ops.reduce_sum(op(a, b), axes=(0,)), (3,), (3,)).graph, ["x0"])
+    found = df.Session(df.Model(graph), registry=registry).run({"x0": x, "x1": x})
+    np.testing.assert_array_equal(found["grad.x0"], x)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda x: {}["k"], "its decomposition failed: KeyError: 'k'"),
+        (lambda x: None, "its decomposition gave None; expected a value"),
+        (lambda x: df.ops.reduce_sum(x, axes=(0,)), r"gave float32\[1\] for .*infer says is float32\[3\]"),
+        (lambda x: df.ops.cast(x, to=df.float64), r"gave float64\[3\] for .*infer says is float32\[3\]"),
+    ],
+)
+def test_a_wrong_decomposition(made, text):
+    op = Op("in_terms", ("x",), lambda x: x, decompose=made)
+    registry = load([plugin(dataflow_ops=lambda: [op])])
+    with pytest.raises(PluginError, match=rf"in_terms.*{text}"):
+        df.Session(model_of(op, (3,)), registry=registry).run(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("given", [("float32", (3,)), (df.float32, (3.0,))])
+def test_a_type_that_is_none(given):
+    op = Op("typed", ("x",), lambda x: df.TensorType(*given))
+    with pytest.raises(InputError, match=r"typed: infer gave the (dtype 'float32'|size 3.0); expected"):
+        model_of(op, (3,))
+
+
+def test_more_types_than_outputs():
+    with pytest.raises(InputError, match="twice: infer gave 2 types for 1 outputs"):
+        model_of(Op("twice", ("x",), lambda x: (x, x)), (3,))
+
+
+def test_what_accepts_and_cost_raise_names_the_node():
+    def fails(node):
+        raise KeyError("k")
+
+    class Picky(PythonDevice):
+        name = "picky"
+
+        def kernels(self):
+            return [Kernel("relu", "picky relu", (ANY,), (ANY,), lambda at, x: x, accepts=fails)]
+
+    session = df.Session(
+        model_of(df.ops.relu, (3,)), ["picky", "cpu"], registry=load([plugin(dataflow_devices=lambda: [Picky()])])
+    )
+    with pytest.raises(PluginError, match=r"relu.*accepts of the kernel 'picky relu' failed: KeyError"):
+        session.run(np.ones(3, np.float32))
+    op = Op("costly", ("x",), lambda x: x, cost=fails)
+    with pytest.raises(PluginError, match=r"costly.*its cost failed: KeyError"):
+        df.Session(model_of(op, (3,)), registry=with_op(op, lambda at, x: x)).run(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("inputs", [ANY, ("f32",)])
+def test_a_kernel_record_that_is_none(inputs):
+    with pytest.raises(TypeError, match="kernel 'k': inputs are .*; expected a tuple of OperandSpec"):
+        Kernel("relu", "k", inputs, (ANY,), abs)
+
+
+def test_a_function_as_a_kernel_for_a_device_in_c():
+    kernel = Kernel("relu", "mine", (ANY,), (ANY,), lambda at, x: x, priority=1)
+    registry = load([plugin(dataflow_kernels=lambda device: [kernel] if device.name == "cpu" else [])])
+    with pytest.raises(PluginError, match=r"kernel 'mine' of the plugin mine is .*those for a device in C are records"):
+        df.Session(model_of(df.ops.relu, (3,)), ["cpu"], registry=registry).run(np.ones(3, np.float32))
+
+
+def test_a_device_that_cannot_be_opened():
+    class Closed(PythonDevice):
+        name = "closed"
+
+        def kernels(self):
+            return [Kernel("relu", "k", (ANY,), (ANY,), lambda at, x: x)]
+
+        def open(self, options, precision="float32"):
+            raise OSError("no such card")
+
+    registry = load([plugin(dataflow_devices=lambda: [Closed()])])
+    with pytest.raises(PluginError, match=r"device 'closed': open\(\) failed: OSError: no such card"):
+        df.Session(model_of(df.ops.relu, (3,)), ["closed"], registry=registry).run(np.ones(3, np.float32))
+
+
+def test_the_second_derivative_through_what_is_kept_for_backward():
+    """A rule that leaves the cotangent of an extra output aside is replaced by the decomposition, or refused."""
+
+    def cube(x):
+        return df.ops.mul(x, df.ops.mul(x, x)), df.ops.mul(x, x)
+
+    def rule(node, dy, dsquare=None):
+        return df.ops.mul(dy, df.ops.mul(node.outputs[1], 3.0))
+
+    def second(op, with_y):
+        """The gradient of the sum of the gradient, and of the result where that counts too, by x."""
+        registry = with_op(op, lambda at, x: (x**3, x**2))
+        g = df.GraphBuilder()
+        g.output("y", df.ops.reduce_sum(op(g.input("x", df.float32, (3,))), axes=(0,), keepdims=False))
+        first = df.value_and_grad(g.build(), ["x"])
+        b = df.GraphBuilder()
+        new = b.adopt(first)
+        total = df.ops.reduce_sum(new[first.outputs["grad.x"]], axes=(0,), keepdims=False)
+        b.output("total", df.ops.add(total, new[first.outputs["y"]]) if with_y else total)
+        model = df.Model(df.value_and_grad(b.build(), ["x"], prefix="second."))
+        return df.Session(model, registry=registry).run({"x": np.float32([1, 2, -3])})["second.x"]
+
+    declared = {"inputs": ("x",), "outputs": ("y", "+square"), "infer": lambda x: (x, x), "gradient": rule}
+    for with_y in (False, True):
+        expected = np.float32([6, 12, -18]) + (np.float32([3, 12, 27]) if with_y else 0)
+        np.testing.assert_array_equal(second(Op("cubed", decompose=cube, **declared), with_y), expected)
+        with pytest.raises(df.errors.DataflowError, match=r"cubed|mul"):
+            second(Op("cubed", **declared), with_y)
+
+
+def test_of_kernels_of_one_priority_the_earliest_plugin_has_the_node():
+    """Only the kit blames the later one: users can't change the priorities of two plugins."""
+    kernels = {name: [Kernel("relu", name, (ANY,), (ANY,), lambda at, x: x * 0)] for name in ("first", "then")}
+
+    class Own(PythonDevice):
+        name = "own"
+
+        def kernels(self):
+            return [Kernel("relu", "its own", (ANY,), (ANY,), lambda at, x: np.maximum(x, 0))]
+
+    def offering(name):
+        return plugin(name, dataflow_kernels=lambda device: kernels[name] if device.name == "own" else [])
+
+    device = plugin("a_device", dataflow_devices=lambda: [Own()])
+    registry = load([device, offering("first"), offering("then")])
+    session = df.Session(model_of(df.ops.relu, (3,)), ["own"], registry=registry)
+    np.testing.assert_array_equal(session.run(np.float32([-1, 0, 2]))["y"], [0, 0, 2])
+    for name in kernels:
+        failed = [o.text for o in check_plugin(name, registry=registry, select="relu") if o.status == "failed"]
+        assert f"{name} never runs: its own of a_device takes the node with the same priority, 0" in failed[0]
+
+
+def test_two_kernels_of_one_plugin_and_priority_are_an_error():
+    class Own(PythonDevice):
+        name = "own"
+
+        def kernels(self):
+            return [Kernel("relu", name, (ANY,), (ANY,), lambda at, x: x) for name in ("one", "other")]
+
+    registry = load([plugin(dataflow_devices=lambda: [Own()])])
+    with pytest.raises(PluginError, match="kernels 'one' and 'other' of device 'own' both take it with priority 0"):
+        df.Session(model_of(df.ops.relu, (3,)), ["own"], registry=registry).run(np.ones(3, np.float32))
+
+
+def test_what_the_first_device_has_no_kernel_for_stays_one_node():
+    class Few(PythonDevice):
+        name = "few"
+
+        def kernels(self):
+            return [Kernel("sign", "few sign", (ANY,), (ANY,), lambda at, x: np.sign(x))]
+
+    registry = load([plugin(dataflow_devices=lambda: [Few()])])
+    session = df.Session(
+        model_of(lambda x: df.ops.softmax(df.ops.sign(x), axis=1), ("n", 4)), ["few", "cpu"], registry=registry
+    )
+    assigned = {node.op: node.device for node in session.placement({"x0": (2, 4)})}
+    assert assigned == {"sign": "few", "softmax": "cpu"}
+
+
+def test_a_file_of_a_plugins_format_appears_complete_or_not_at_all(tmp_path):
+    def write(model, path, **options):
+        with Path(path).open("w") as file:
+            file.write("half")
+            if options:
+                raise ValueError("no more")
+            file.write(" and half")
+
+    registry = load([plugin(dataflow_formats=lambda: [Format(".half", lambda path, **options: None, write)])])
+    model, path = model_of(df.ops.relu, (3,)), tmp_path / "m.half"
+    with pytest.raises(ValueError, match="no more"):
+        df.save(model, path, registry=registry, fails=True)
+    assert [*tmp_path.iterdir()] == []
+    df.save(model, path, registry=registry)
+    with pytest.raises(InputError, match="exists already; give overwrite=True"):
+        df.save(model, path, registry=registry)
+    with pytest.raises(ValueError, match="no more"):
+        df.save(model, path, registry=registry, overwrite=True, fails=True)
+    assert path.read_text() == "half and half"
+    df.save(model, path, registry=registry, overwrite=True)
+    with pytest.raises(InputError, match=r"nowhere.*can't be written: No such file"):
+        df.save(model, tmp_path / "nowhere" / "m.half", registry=registry)
+    assert [*tmp_path.iterdir()] == [path]
+    with pytest.raises(PluginError, match=r"the plugin that reads .half files gave NoneType, not a Model"):
+        df.load(path, registry=registry)
 
 
 @pytest.mark.parametrize("flag", ["elementwise", "reduction"])
@@ -208,3 +418,44 @@ def test_an_installed_library_may_be_a_moment_older_than_its_source(tmp_path):
         os.utime(tmp_path / "_native.so", (1e9, 1e9))
         os.utime(tmp_path / "native.c", (1e9 + seconds, 1e9 + seconds))
         assert (stale_library(str(tmp_path / "__init__.py")) is not None) == stale
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"target": lambda self, o, labels: {}["k"]}, r"target\(\) of the loss Mine failed at .*KeyError: 'k'"),
+        ({"target": lambda self, o, labels: None}, r"target\(\) of the loss Mine gave None; expected a Target"),
+        ({"elements": lambda self, t, o, labels: o}, "gave .*; expected the elements and their weight"),
+        (
+            {"elements": lambda self, t, o, labels: (o, df.ops.reduce_sum(o, axes=(1,), keepdims=False))},
+            r"gave elements float32\[3, 2\] and the weight float32\[3\]; expected one shape",
+        ),
+    ],
+)
+def test_a_wrong_loss(changed, text):
+    class Mine:
+        skips, metrics = (), ()
+
+        def target(self, o, labels):
+            return df.losses.Target(o, df.TensorType(o.dtype, o.shape))
+
+        def elements(self, t, o, labels):
+            return o, o
+
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 2)), g.parameter("w", np.ones((2, 2), np.float32))))
+    loss = type("Mine", (Mine,), changed)()
+    with pytest.raises(InputError, match=text), df.Trainer(df.Model(g.build()), loss, "sgd") as trainer:
+        trainer.step({"x": np.ones((3, 2), np.float32), "labels": np.zeros((3, 2), np.float32)})
+
+
+@pytest.mark.parametrize("given", [None, "0.5"])
+def test_a_schedule_that_gives_no_number(given):
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 2)), g.parameter("w", np.ones((2, 2), np.float32))))
+    optimizer = df.optim.SGD(lr=0.1, schedule=lambda step: given)
+    with (
+        pytest.raises(InputError, match=f"the schedule gave {given!r} after 0 optimizer steps; expected a number"),
+        df.Trainer(df.Model(g.build()), "mse", optimizer) as trainer,
+    ):
+        trainer.step({"x": np.ones((3, 2), np.float32), "labels": np.zeros((3, 2), np.float32)})

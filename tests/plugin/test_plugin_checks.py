@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plugin import Kernel, OperandSpec, hookimpl
+from dataflow.plugin import Kernel, OperandSpec, PythonDevice, hookimpl
 from dataflow.plugin.registry import load
-from dataflow.testing import Operand, Sample, check_plugin
+from dataflow.testing import Operand, Sample, check_device, check_plugin
 from dataflow.testing.freshness import stale_library
 
 
@@ -17,14 +17,14 @@ def swish(**declared):
     return df.Op("mine", ("x",), lambda x: x, doc="y = x / (1 + exp(-x))", **declared)
 
 
-def checked(op, *, kernel=True):
+def checked(op, *, kernel=True, differentiated=(0,)):
     """What fails of a plugin with this op, by variant."""
     anything = OperandSpec(strided=True)
     reference = Kernel("mine", "mine", (anything,), (anything,), lambda attributes, x: x / (1 + np.exp(-x)))
     module = ModuleType("mine")
     module.dataflow_ops = hookimpl(lambda: [op])
     module.dataflow_kernels = hookimpl(lambda device: [reference] if kernel and device.name == "numpy" else [])
-    module.dataflow_samples = hookimpl(lambda: [Sample(op, (Operand((3, 5)),), gradient=(0,))])
+    module.dataflow_samples = hookimpl(lambda: [Sample(op, (Operand((3, 5)),), gradient=differentiated)])
     found = list(check_plugin("mine", registry=load([module])))
     assert any(outcome.status == "passed" for outcome in found)
     return {outcome.variant: outcome.text for outcome in found if outcome.status in ("failed", "untested")}
@@ -49,6 +49,42 @@ def rule(scale):
 @pytest.mark.parametrize("op", [swish(decompose=composed), swish(gradient=rule(1.0))])
 def test_right_ops_pass(op):
     assert checked(op) == {}
+
+
+def test_a_wrong_second_derivative_is_caught():
+    """A rule whose value is right and whose nodes have the derivative of something else."""
+
+    def gradient(node, dy):
+        return df.ops.stop_gradient(rule(1.0)(node, dy))
+
+    found = checked(swish(gradient=gradient))
+    assert [*found] == ["second"] and "by central differences" in found["second"]
+
+
+def test_a_gradient_that_no_sample_reaches_is_untested():
+    op = df.Op("mine", ("x",), lambda x: x, gradient=rule(7.0))
+    found = checked(op, differentiated=())
+    assert found == {"gradient": "its rule gives a gradient by x, and no sample of the op differentiates by it"}
+
+
+def test_a_kernel_that_only_ran_without_elements_is_untested():
+    anything = OperandSpec(strided=True)
+
+    def narrow(node):
+        return None if node.inputs[1].type.shape[-1:] == (8,) else "b isn't (K, 8)"
+
+    class Own(PythonDevice):
+        name = "own"
+
+        def kernels(self):
+            return [
+                Kernel("matmul", "narrow", (anything,) * 2, (anything,), lambda at, a, b: a @ b * 7, accepts=narrow)
+            ]
+
+    module = ModuleType("mine")
+    module.dataflow_devices = hookimpl(lambda: [Own()])
+    found = [o for o in check_device("own", registry=load([module]), select="matmul") if o.status == "untested"]
+    assert [o.text for o in found if "samples is taken" in o.text]
 
 
 def test_an_op_without_a_kernel_is_compared_with_its_decomposition():

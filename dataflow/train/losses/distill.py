@@ -15,7 +15,8 @@ from ...host import checks
 from ...ir.graph import Graph
 from ...ir.types import TensorType
 from ...ir.value import Value
-from ...model import Model, load
+from ...model import Model
+from ...model_files import load
 from ...ops.rules.subgraph import inline
 from ...passes.bind_shapes import bind
 from ...passes.dead_code import eliminate_dead_code

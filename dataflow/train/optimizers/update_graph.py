@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ... import ops
-from ...errors import PluginError
+from ...errors import PluginError, blamed
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph
 from ...ir.types import TensorType, float32
@@ -85,11 +85,13 @@ def add_updates(
         hyper = hypers if len(updates.kinds) == 1 else span(hypers, kind.start, kind.stop)
         narrow = is_narrow(before[name].type)
         changed, own = (held[-1], held[:-1]) if narrow else (before[name], held)
-        results = kind.rule.build(builder, changed, gradient, tuple(own), hyper, scale)
-        if len(results) != 1 + len(own):
+        with blamed(f"optimizer {type(kind.rule).__name__}: build() for {name!r}"):
+            results = kind.rule.build(builder, changed, gradient, tuple(own), hyper, scale)
+        if not isinstance(results, (tuple, list)) or len(results) != 1 + len(own):
+            gave = f"{len(results)} values" if isinstance(results, (tuple, list)) else repr(results)
             raise PluginError(
-                f"optimizer {type(kind.rule).__name__}: build() gave {len(results)} values for {name!r}; expected the "
-                f"new parameter and {len(own)} slots"
+                f"optimizer {type(kind.rule).__name__}: build() gave {gave} for {name!r}; expected a tuple of the new "
+                f"parameter and {len(own)} slots"
             )
         if narrow:
             results = (ops.cast(results[0], to=before[name].type.dtype), *results[1:], results[0])

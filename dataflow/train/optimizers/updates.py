@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError, PluginError
+from ...errors import InputError, PluginError, blamed
 from ...ir.types import TensorType
 from ...model import Model
 from ..parameters import is_deferred, matching, nearest, positioned
@@ -51,7 +51,8 @@ class Kind:
 
     def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
         """Its hyperparameters at this step, counted from 1; ``factor`` is the schedule's."""
-        found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float32)
+        with blamed(f"optimizer {type(self.rule).__name__}: hyper()"):
+            found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float32)
         if found.shape != (self.rule.hyper_size,):  # the step would read beside it
             raise PluginError(
                 f"optimizer {type(self.rule).__name__}: hyper() gave {list(found.shape)} numbers; expected "

@@ -36,16 +36,18 @@ def load(path: str, **options: Any) -> Model:
     return Model(g.build())
 
 
-def save(model: Model, path: str, overwrite: bool = False, **options: Any) -> None:
+def save(model: Model, path: str, **options: Any) -> None:
     """Writes the parameters of a model that was loaded from such a file.
 
     Raises:
-        InputError: the file exists, or the model has other parameters.
+        InputError: an option; there are none. Or the model has other parameters.
     """
+    if options:
+        raise InputError(f"{path}: files .mlp have no option {next(iter(options))!r}")
     arrays = model.arrays()
     if set(arrays) != {f"{letter}{i}" for letter in "wb" for i in range(len(arrays) // 2)}:
         raise InputError(f"{path}: a file .mlp holds w0, b0, w1, ...; the model has {', '.join(arrays)}")
-    with Path(path).open("wb" if overwrite else "xb") as file:
+    with Path(path).open("wb") as file:
         np.savez(file, **arrays)
 
 

@@ -135,6 +135,33 @@ static df_status reads_workspace(const df_call *call) {
   return DF_OK;
 }
 
+/* A state that nothing releases. */
+static df_status leaks_state(const df_node *node, df_prepared *out, df_error *error) {
+  (void)node, (void)error;
+  out->state = malloc(100);
+  return out->state ? DF_OK : DF_OUT_OF_MEMORY;
+}
+static int64_t last_size;
+static df_status notes_size(const df_node *node, df_prepared *out, df_error *error) {
+  (void)out, (void)error;
+  last_size = df_operand_elements(node->inputs[0]);
+  return DF_OK;
+}
+static df_status keeps_last(const df_call *call) {
+  const float *x = call->inputs[0]->data;
+  float *y = call->outputs[0]->data;
+  for (int64_t i = 0; i < df_elements(call->outputs[0]); i++)
+    y[i] = i >= last_size ? 7 : x[i] < 0 ? 0 : x[i];
+  return DF_OK;
+}
+static df_status no_seventeen(const df_node *node, df_prepared *out, df_error *error) {
+  (void)out;
+  if (df_operand_elements(node->inputs[0]) != 17)
+    return DF_OK;
+  snprintf(error->text, sizeof error->text, "not of 17 elements");
+  return error->code = DF_UNSUPPORTED;
+}
+
 static void long_prepack(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)node, (void)state;
   memcpy(prepacked, source, 4);
@@ -390,6 +417,9 @@ RELUS(RELU_RECORD)
 RECORD(unsafe_in_place, "relu", "f32->f32", unsafe_in_place, .inplace = "0<0")
 RECORD(overruns_workspace, "relu", "f32->f32", overruns_workspace, .prepare = one_workspace)
 RECORD(reads_workspace, "relu", "f32->f32", reads_workspace, .prepare = one_workspace)
+RECORD(leaks_prepared, "relu", "f32->f32", right, .prepare = leaks_state)
+RECORD(keeps_last_prepared, "relu", "f32->f32", keeps_last, .prepare = notes_size)
+RECORD(declines, "relu", "f32->f32", right, .prepare = no_seventeen)
 RECORD(loses_sign_of_zero, "neg", "f32->f32", loses_sign_of_zero)
 RECORD(claims_float16, "exp", "f32|f16->f32|f16", other_half)
 RECORD(claims_bfloat16, "exp", "f32|bf16->f32|bf16", other_half)
@@ -416,6 +446,7 @@ RELU_RECORD(flushes_subnormals)
 #endif
 /* clang-format off */
 #define OTHERS(X) \
+  X(leaks_prepared) X(keeps_last_prepared) X(declines) \
   X(unsafe_in_place) X(overruns_workspace) X(reads_workspace) X(loses_sign_of_zero) X(claims_float16) X(claims_bfloat16) \
   X(claims_int64) X(claims_nothing_there) X(long_true) X(some_strides) X(wrong_broadcast) X(overruns_prepack) \
   X(wrong_axis) X(silent_index) X(checked_index) X(empty_sum) X(crashing_accepts) X(crashing_prepare) \

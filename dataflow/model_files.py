@@ -1,0 +1,90 @@
+"""Model files: read and written by plugins, which are found by the suffix."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError, PluginError
+from .host import checks
+from .host.garbage_collection import collection_paused
+from .host.limits import Limits, account_of, limited
+from .model import Model
+from .plugin.registry import Registry, registry_of
+
+
+def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:
+    """The model in a file; the format is found by its suffix.
+
+    Args:
+        path: of the file.
+        registry: of plugins; the installed ones by default.
+        limits: the most memory and time that loading may take; a Session has limits of its own. See ``Limits``.
+        options: the format's own, e.g. ``outputs=`` for ONNX.
+
+    Raises:
+        ModelError: the file can't be read or holds no valid model.
+        InputError: no plugin reads this suffix.
+        LimitExceeded: ``limits`` don't allow the memory or the time.
+    """
+    registry = registry_of(registry)
+    form = _format(path, registry)
+    if form.load is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
+    account = account_of(limits)
+    with limited(account, "loading"):
+        if account is not None and Path(path).is_file():  # else its format says what is wrong
+            account.require(Path(path).stat().st_size, f"{path}, which is read whole")
+        if form.converts:
+            options["converters"] = registry.converters
+        model = collection_paused(lambda: form.load(str(path), **options))
+    if not isinstance(model, Model):
+        raise PluginError(f"{path}: the plugin that reads {form.suffix} files gave {type(model).__name__}, not a Model")
+    return model
+
+
+def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry | None = None, **options: Any) -> None:
+    """Writes a model; the format is found by the suffix. The file appears whole or not at all.
+
+    Args:
+        model: what to write.
+        path: of the file.
+        overwrite: replaces a file that exists.
+        registry: of plugins; the installed ones by default.
+        options: the format's own.
+
+    Raises:
+        InputError: the file exists, or can't be written; no plugin writes this suffix.
+    """
+    checks.instance("model", model, Model)
+    registry = registry_of(registry)
+    form = _format(path, registry)
+    if form.save is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    if form.exports:
+        options["exporters"] = registry.exporters
+    if form.replaces:
+        form.save(model, str(path), overwrite=overwrite, **options)
+        return
+    target = Path(path)
+    if not overwrite and os.path.lexists(target):
+        raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
+    unfinished = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    try:
+        form.save(model, str(unfinished), **options)
+        unfinished.replace(target)
+    except OSError as error:
+        raise InputError(f"{path}: can't be written: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _format(path: str, registry: Registry) -> Any:
+    path = checks.path("path", path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in registry.formats:
+        raise InputError(
+            f"{path}: no plugin knows the suffix {suffix!r}; known: {', '.join(registry.formats) or 'none'}"
+        )
+    return registry.formats[suffix]
