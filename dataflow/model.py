@@ -178,6 +178,10 @@ class Model(Editable):
         self.copy_data(twin)
         return twin
 
+    def __deepcopy__(self, memo: Any) -> Model:
+        """As ``copy``: what a graph is made of can't change, and is shared."""
+        return self.copy()
+
     def copy_data(self, twin: Model) -> None:
         """Gives today's data and metadata to another model of the same graph."""
         with self.lock:

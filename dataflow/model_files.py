@@ -80,6 +80,21 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
         unfinished.unlink(missing_ok=True)
 
 
+def check_target(path: str, *, registry: Registry | None = None) -> None:
+    """Says before long work that a model couldn't be written to ``path``.
+
+    Raises:
+        InputError: no plugin writes this suffix, or there is no such folder, or it can't be written.
+    """
+    form, folder = _format(path, registry_of(registry)), Path(path).absolute().parent
+    if form.save is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    if not folder.is_dir():
+        raise InputError(f"{path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: the folder {folder} can't be written")
+
+
 def _format(path: str, registry: Registry) -> Any:
     path = checks.path("path", path)
     suffix = Path(path).suffix.lower()

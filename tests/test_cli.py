@@ -382,6 +382,17 @@ def test_options_of_finetune_that_do_not_fit(
     assert not (tmp_path / "t.mlp").exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "message"), [("nowhere/t.mlp", "there is no folder .*nowhere"), ("t.txt", "no plugin knows the suffix")]
+)
+def test_a_target_that_can_not_be_written_is_refused_before_training(
+    run: Any, model: Path, data: Path, tmp_path: Path, target: str, message: str
+) -> None:
+    result = run("finetune", model, "--data", data, "-o", str(tmp_path / target))
+    assert result.code == 2 and "epoch" not in result.err
+    assert re.search(message, result.err)
+
+
 def test_finetune_takes_what_a_module_beside_it_has(
     run: Any, model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

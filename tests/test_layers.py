@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 # Layer by layer: a module of the core imports from its own layer and from those before it, late imports included.
 LAYERS = (
     "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute",
-    "compile", "engine", "series", "graph_runs", "loaded", "state", "session", "editable", "model", "model_files", "head_replacement",
+    "compile", "engine", "series", "graph_runs", "loaded", "state", "session", "editable", "model", "model_files",
+    "head_replacement",
     "gradients", "init", "nn", "layers", "train", "adapters", "callbacks", "losses", "metrics", "optim", "schedules",
     "testing", "cli", "__main__", "__init__",
 )  # fmt: skip

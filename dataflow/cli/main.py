@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import DataflowError, DeviceError, InputError, ModelError
 from ..model import Model
+from ..model_files import check_target
 from ..version import VERSION
 from .adapter_options import ADAPTERS, adapter_options, write
 from .advice import OptionsFormatter, in_options
@@ -227,6 +228,8 @@ def finetune(model: str, target: str | None, force: bool, as_json: bool, **optio
     optimizer = {name: options.pop(name) for name in OPTIMIZER}
     if target is not None and Path(target).is_dir() and adapters["form"] != "adapters":
         raise InputError(f"{target} is a folder; only --save adapters writes one")
+    if target is not None and adapters["form"] != "adapters":
+        check_target(target)
     loaded = read_model(model, options.pop("batch"), how["limits"])
     given = Options(execution=how, reading=reading, adapters=adapters, optimizer=optimizer, **options)
     if target is None or optimizer["find_lr"]:

@@ -87,12 +87,15 @@ class Initializer:
             is read.
         factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
             ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
+        origin: the parameter of an exporter's module that it is, or was computed of, where the file says so: tensors of
+            two are no copies of one, though they begin alike.
     """
 
     array: Array
     role: Role = "constant"
     trainable: bool = False
     factor: Array | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,8 @@ from .infer import need, need_float
 from .logic import less, where
 
 KEY = TensorType(uint64, (2,))
+UNSEEDED = 1 << 63
+"""The seed of nodes that have none: their numbers are the same in every run, and others in each step of training."""
 
 
 def _need_key(name: str, key: TensorType) -> None:

@@ -1,4 +1,4 @@
-"""Dropout in training: nodes without a key get one."""
+"""Random numbers of training: nodes without a key or a seed get one for each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Value
-from ..ops.random import dropout
+from ..ops.random import UNSEEDED, dropout, random_normal, random_uniform
 
 
 def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:
@@ -53,33 +53,52 @@ def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, di
     return made, renamed
 
 
-def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
-    """The graph whose dropout nodes drop, by the random numbers of a key that is its last input.
+def with_key(graph: Graph, name: str, key: TensorType, *, drops: bool) -> Graph:
+    """The graph whose random nodes without a seed draw by a key that is its last input.
 
-    Nodes of one stream would drop the same elements: each but the first gets another.
+    Nodes of one stream would draw the same numbers: each but the first gets another.
 
     Args:
         graph: any.
         name: of the new input.
         key: its type.
+        drops: dropout nodes drop, by that key too.
     """
     made: list[Value] = []
-    given = [int(node.attributes["stream"]) for node in graph.nodes if is_inactive(node)]
+
+    def draws(node: Node) -> bool:
+        return (drops and is_inactive(node)) or is_unseeded(graph, node)
+
+    given = [int(node.attributes["stream"]) for node in graph.nodes if draws(node)]
     taken: set[int] = set()
     free = itertools.count(max(given, default=0) + 1)
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if not is_inactive(node):
-            return None
         if not made:
             made.append(builder.input(name, key.dtype, key.shape))
+        if not draws(node):
+            return None
         names = [None if v is None else v.name for v in node.outputs]
         stream = int(node.attributes["stream"])
         attributes = {**node.attributes, "stream": next(free) if stream in taken else stream}
         taken.add(stream)
-        return builder.add(node.op, (inputs[0], made[0]), attributes, name=node.name, output_names=names).outputs
+        operands = (inputs[0], made[0]) if node.op is dropout else (made[0],)
+        return builder.add(node.op, operands, attributes, name=node.name, output_names=names).outputs
 
     return rewrite(graph, replace)
+
+
+def is_unseeded(graph: Graph, node: Node) -> bool:
+    """Whether a node draws random numbers, and nothing says by which seed."""
+    if node.op is not random_uniform and node.op is not random_normal:
+        return False
+    stored = graph.initializers.get(node.inputs[0]) if node.inputs[0] is not None else None
+    return stored is not None and int(stored.array[0]) == UNSEEDED
+
+
+def has_unseeded(graph: Graph) -> bool:
+    """Whether there is such a node."""
+    return any(is_unseeded(graph, node) for node in graph.nodes)
 
 
 def has_dropout(graph: Graph) -> bool:

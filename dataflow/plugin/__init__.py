@@ -132,6 +132,7 @@ _NAMES = {
     "coordinates_of": "ops.resize",
     "tap_positions": "ops.grid_sample",
     "taps": "ops.resize",
+    "UNSEEDED": "ops.random",
     # the conformance kit
     "Sample": "testing.sample",
     "check_device": "testing.conformance",

@@ -67,6 +67,7 @@ from ..ops.fused import REDUCTIONS as REDUCTIONS
 from ..ops.fused import program_steps as program_steps
 from ..ops.grid_sample import affine_positions as affine_positions
 from ..ops.grid_sample import tap_positions as tap_positions
+from ..ops.random import UNSEEDED as UNSEEDED
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
 from ..passes.autodiff import add_gradients as add_gradients

@@ -18,12 +18,13 @@ from ..passes.dynamic_regions import without_data
 from .batch_objective import SAMPLE_WEIGHT
 from .data.batch import Batch, Request, check_keys
 from .data.dataset import Dataset, as_dataset
+from .graphs import Draws
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parameters import left_out
-from .prediction import cast, chosen_outputs, is_dataset, predictions
+from .prediction import cast, check_batches, chosen_outputs, is_dataset, predictions
 from .programs import Programs
 from .tied_weights import Tie
 
@@ -39,7 +40,7 @@ class Evaluator:
         ties: stored tensors that are copies of others.
         execution: devices, and how they compile and run.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
-        dropout: the seed of dropout in training; None: the model's dropout nodes don't drop.
+        draws: random numbers of training; None: nothing draws any.
         sites: values behind which there are more of them, each with the share that is dropped.
         scaled: gradients are those of the loss times a factor, see ``Programs``.
         as_ready: see ``Programs``.
@@ -66,7 +67,7 @@ class Evaluator:
         execution: Execution,
         *,
         batch_norm: str,
-        dropout: int | None,
+        draws: Draws | None,
         sites: Mapping[str, float] = MappingProxyType({}),
         scaled: bool = False,
         as_ready: bool = False,
@@ -75,7 +76,7 @@ class Evaluator:
         self.model, self.objective = model, objective
         self.updates, self.optimizer = updates, updates.rule
         self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.batch_norm, self._dropout, self._sites = batch_norm, dropout, sites
+        self.batch_norm, self._draws, self._sites = batch_norm, draws, sites
         self._scaled, self._as_ready = scaled, as_ready
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
@@ -97,7 +98,7 @@ class Evaluator:
             self.execution,
             batch_norm=self.batch_norm,
             ties=self.ties,
-            dropout=self._dropout,
+            draws=self._draws,
             sites=self._sites,
             scaled=self._scaled,
             as_ready=self._as_ready,
@@ -121,6 +122,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         self._check_open()
         dataset = self._dataset(data)
+        check_batches("evaluate", self._inputs, dataset, batch_size, training=False)
         means, gathered = self.means(), self.objective.gathered()
         with self.model.lock, contextlib.closing(dataset.batches(batch_size)) as batches:
             for batch in batches:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ops.random import KEY
-from ..passes.dropout import insert_dropout, with_dropout
+from ..passes.dropout import insert_dropout, with_key
 from .joint import (
     PENDING,
     VALUES,
@@ -23,7 +24,20 @@ from .optimizers.step_graph import step_graph
 from .optimizers.update_graph import update_graph
 from .optimizers.updates import Updates
 
-KEY_INPUT = "dropout/key"
+KEY_INPUT = "random/key"
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of training.
+
+    Attributes:
+        seed: with the number of the micro-batch it is the key of all that is drawn.
+        drops: dropout nodes drop.
+    """
+
+    seed: int
+    drops: bool
 
 
 class Graphs:
@@ -34,7 +48,7 @@ class Graphs:
         objective: loss and metrics.
         updates: what an optimizer step does.
         updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
-        drops: dropout nodes drop in training.
+        draws: random numbers of training; None: nothing draws any.
         sites: values behind which there are more of them in training, each with the share that is dropped.
         scaled: the loss is scaled for its gradients, see ``joint_graph``.
 
@@ -49,12 +63,12 @@ class Graphs:
         objective: Objective,
         updates: Updates,
         updates_statistics: bool,
-        drops: bool,
+        draws: Draws | None,
         sites: Mapping[str, float],
         scaled: bool,
     ) -> None:
         self._graph, self._objective, self.updates = graph, objective, updates
-        self._updates_statistics, self._drops, self._sites = updates_statistics, drops, sites
+        self._updates_statistics, self._draws, self._sites = updates_statistics, draws, sites
         self._scaled = scaled
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self.in_training(graph, True).states)
 
@@ -125,7 +139,9 @@ class Graphs:
         """The model's graph, bound or not, as it is trained; ``first`` as for ``training``."""
         graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph
         graph = insert_dropout(graph, self._sites)[0] if self._sites else graph
-        return with_dropout(graph, KEY_INPUT, KEY) if self._drops else graph
+        if self._draws is None:
+            return graph
+        return with_key(graph, KEY_INPUT, KEY, drops=self._draws.drops)
 
 
 def types_of(batch: Mapping[str, Array]) -> dict[str, TensorType]:

@@ -99,7 +99,7 @@ def evaluate(
     names = Names(registry_of(execution.registry).named)
     objective = Objective(twin, loss, output, metrics, names)
     updates = Updates(names.optimizer("sgd"), (), {}, (None,), {})  # of nothing
-    with Evaluator(twin, objective, updates, (), {}, execution, batch_norm="fixed", dropout=None) as evaluator:
+    with Evaluator(twin, objective, updates, (), {}, execution, batch_norm="fixed", draws=None) as evaluator:
         evaluator.classes = {} if model.classes is None else {LABELS: model.classes}
         evaluator.numbered = True
         return evaluator.evaluate(data, batch_size=batch_size)

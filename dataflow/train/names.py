@@ -107,6 +107,8 @@ class Names:
         return made
 
     def _made(self, kind: str, choice: Any) -> Any:
+        if isinstance(choice, type) and kind in ("loss", "metric"):
+            raise InputError(f"{kind}: {choice.__name__} is a class; give an object of it, {choice.__name__}(...)")
         if not isinstance(choice, str):
             return choice
         name, settings = split_settings(choice)

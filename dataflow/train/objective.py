@@ -65,7 +65,7 @@ class Objective:
         self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
         self._weighted_losses: list[WeightedLoss] = []
-        if isinstance(loss, str):
+        if isinstance(loss, (str, type)):
             loss = names.loss(loss)
         if isinstance(loss, list) and len(loss) == 1 and not isinstance(loss[0], tuple):
             loss = names.loss(loss[0])

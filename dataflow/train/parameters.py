@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph
+from ..ir.value import Value
 from ..layers.layers import layers_of
 from ..model import Model, Parameter
 from ..ops.dynamic_shape import deferred
@@ -17,6 +18,7 @@ from ..ops.dynamic_shape import deferred
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
 _SCALED = frozenset({"quantize", "dequantize"})  # by stored scales
 _OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|(?!\w*_\d+$)[A-Za-z_]\w*")  # no number of an exporter's
+_BIAS = re.compile(r"(^|[._])bias(_|$)")
 _NORM = re.compile(r"(^|[./_])((batch|layer|group|instance|rms)_?norm|norm|ln|bn)(_?\d+|_?f)?([./_]|$)", re.IGNORECASE)
 
 
@@ -120,7 +122,7 @@ def positioned(model: Model, pattern: str, names: Sequence[str]) -> set[str] | N
     if pattern == "head" or re.fullmatch(r"last:\d+", pattern):
         return _last_layers(model, set(names), pattern, 1 if pattern == "head" else int(pattern[5:]))
     if pattern == "bias":
-        return _biases(model.graph, names)
+        return _biases(model, names)
     if pattern == "norm":
         return _norms(model, names)
     return None
@@ -155,6 +157,20 @@ def readers_of(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def first_reads(model: Model, names: Collection[str]) -> dict[str, int]:
+    """The index of the first node that reads each of these parameters, the least of those of one node of the file.
+
+    -1 where none reads it.
+    """
+    readers, parameters = readers_of(model.graph), model.parameters
+    found = {name: readers[name][0][0] if name in readers else -1 for name in names}
+    paths = {name: parameters[name].aliases[0].rpartition(".")[0] for name in names if parameters[name].aliases}
+    least: dict[str, int] = {}
+    for name, path in paths.items():
+        least[path] = min(least.get(path, found[name]), found[name])
+    return {name: least[paths[name]] if name in paths else index for name, index in found.items()}
+
+
 def is_deferred(graph: Graph) -> bool:
     """Whether a model is converted anew for each form of its inputs, so that its nodes aren't known before."""
     return any(node.op is deferred for node in graph.nodes)
@@ -181,7 +197,8 @@ def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set
         if not layer.weight.type.dtype.is_float
         for use in layer.uses
     }
-    layers = sorted({positions[0][0] for name, positions in readers.items() if rank[name] >= 2} | quantized.keys())
+    first = first_reads(model, readers)
+    layers = sorted({position for name, position in first.items() if rank[name] >= 2} | quantized.keys())
     if not layers or count < 1:
         return set()
     last = layers[-min(count, len(layers)) :]
@@ -191,15 +208,23 @@ def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set
             f"trainable pattern {pattern!r} stands for layers with weights of few bits, which can't be trained: "
             f"{', '.join(map(repr, fixed[:3]))}; quantize(keep={pattern!r}) leaves them as they are"
         )
-    return {name for name, positions in readers.items() if positions[0][0] >= last[0]}
+    return {name for name, position in first.items() if position >= last[0]}
 
 
-def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
-    """Vectors (all dims but one are 1) that are added, or stand where an op declares a bias."""
-    vectors = {value.name for value in graph.initializers if sum(d != 1 for d in value.type.shape) <= 1}
-    readers = readers_of(graph)
+def _vectors(graph: Graph) -> set[str]:
+    """Stored tensors of which all dims but one are 1."""
+    return {value.name for value in graph.initializers if sum(d != 1 for d in value.type.shape) <= 1}
+
+
+def _biases(model: Model, names: Sequence[str]) -> set[str]:
+    """Vectors that are added, or stand where an op declares a bias; and what a file says is one, as B of an LSTM."""
+    graph, parameters = model.graph, model.parameters
+    vectors, readers = _vectors(graph), readers_of(graph)
+    origins = {value.name: data.origin for value, data in graph.initializers.items()}
     found = set()
     for name in names:
+        if _BIAS.search(origins.get(name, "")) or any(alias.endswith(".B") for alias in parameters[name].aliases):
+            found.add(name)
         for index, position in readers.get(name, ()):
             op = graph.nodes[index].op
             declared = op.inputs[position] if position < len(op.inputs) else ""
@@ -209,11 +234,37 @@ def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
 
 
 def _norms(model: Model, names: Sequence[str]) -> set[str]:
-    """What an op with "norm" in its name reads, or what is called after a normalization."""
+    """What an op with "norm" in its name reads, or what is called after a normalization; and vectors behind one."""
     readers, parameters = readers_of(model.graph), model.parameters
-    found = set()
+    found = _behind_norms(model.graph).intersection(names)
     for name in names:
         called = any(_NORM.search(n) for n in (name, *parameters[name].aliases))
         if called or any("norm" in model.graph.nodes[index].op.name for index, _ in readers.get(name, ())):
             found.add(name)
+    return found
+
+
+def _behind_norms(graph: Graph) -> set[str]:
+    """Vectors by which the result of a normalization is multiplied, and that are added behind it, through views.
+
+    So exporters write a group norm: as one without scale and bias, and these by themselves.
+    """
+    vectors = _vectors(graph)
+    sources = {value: value.name for value in graph.initializers if value.name in vectors}
+    normalized: set[Value | None] = set()
+    found = set()
+    for node in graph.nodes:
+        name = node.op.name
+        if "norm" in name:
+            normalized.add(node.outputs[0])
+        elif name in _VIEWS and node.inputs[0] is not None:
+            if node.inputs[0] in normalized:
+                normalized.add(node.outputs[0])
+            if node.inputs[0] in sources and node.outputs[0] is not None:
+                sources[node.outputs[0]] = sources[node.inputs[0]]
+        elif name in ("mul", "add") and not normalized.isdisjoint(node.inputs):
+            beside = [sources[v] for v in node.inputs if v is not None and v in sources]
+            if beside:
+                found.update(beside)
+                normalized.add(node.outputs[0])
     return found

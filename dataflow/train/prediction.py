@@ -166,6 +166,28 @@ def _check_axis(name: str, type_: TensorType, of_input: TensorType) -> None:
         raise InputError(f"predict: output {name!r} is {type_}; {_CHOOSE}")
 
 
+def check_batches(
+    what: str, inputs: Mapping[str, TensorType], dataset: Dataset, batch_size: int, *, training: bool
+) -> None:
+    """Refuses batches of another size than a model's fixed one, before any work is done.
+
+    Raises:
+        InputError: some batch would have another number of samples.
+    """
+    firsts = {type_.shape[0] for type_ in inputs.values() if type_.rank}
+    count, fixed = dataset.known_length, firsts.pop() if len(firsts) == 1 else None
+    if count is None or not isinstance(fixed, int) or count <= 0:
+        return
+    last = count % fixed if not (training and dataset.drops_last) else 0
+    if (batch_size == fixed or count == fixed <= batch_size) and not last:
+        return
+    leave = f" and leave {last} over: drop_last=True of a Dataset leaves them out" if last and training else ""
+    raise InputError(
+        f"{what}: the model takes {fixed} samples at a time, and {count} come in batches of {batch_size}{leave}; give "
+        f"batch_size={fixed}, or load the model with batch='free'"
+    )
+
+
 def _fixed(inputs: Sequence[Value]) -> bool:
     return inputs[0].type.rank > 0 and not isinstance(inputs[0].type.shape[0], Dim)
 

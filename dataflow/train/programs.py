@@ -20,6 +20,7 @@ from ..model import Model
 from .binding.making import Making
 from .binding.phases import Phase
 from .binding.ready import Ready, call
+from .graphs import Draws
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
@@ -42,7 +43,7 @@ class Programs(GatedSteps):
         how: devices, and how they compile and run.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``tied_weights``.
-        dropout: the seed by which the dropout nodes drop in training; None: they don't.
+        draws: random numbers of training; None: nothing draws any.
         sites: values behind which there are more of them in training, each with the share that is dropped.
         scaled: gradients are those of the loss times ``scale``.
         as_ready: in such a plan each parameter is updated as soon as its gradient is complete, see ``step_graph``.
@@ -58,7 +59,7 @@ class Programs(GatedSteps):
         *,
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
-        dropout: int | None = None,
+        draws: Draws | None = None,
         sites: Mapping[str, float] = MappingProxyType({}),
         scaled: bool = False,
         as_ready: bool = False,
@@ -71,7 +72,7 @@ class Programs(GatedSteps):
             how,
             batch_norm=batch_norm,
             ties=ties,
-            dropout=dropout,
+            draws=draws,
             sites=sites,
             scaled=scaled,
             as_ready=as_ready,

@@ -2,12 +2,14 @@
 
 Exporters write a decoder's embedding once for the look-up and once, transposed, for the output layer, and compute the
 first step of a recurrence, whose state is zeros: it is the bias, once for each sample. Nothing in the file says that
-these belong together, so equal data does: bit for bit, directly, transposed or repeated, and not of one value.
+these belong together, so equal data does: bit for bit, directly, transposed, with other axes of 1 or repeated, and not
+of one value. Where a file notes of which parameters of a module they are, those of two are two.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,27 +31,27 @@ class Tie:
     Attributes:
         of: name of the tensor that is trained.
         transposed: its two axes are exchanged.
-        shape: to which it is repeated along leading axes; None: it isn't.
+        shape: its own, where that is another: with other axes of 1, or repeated along leading axes.
+        row: the shape of what is repeated, with its axes of 1.
     """
 
     of: str
     transposed: bool = False
     shape: tuple[int, ...] | None = None
+    row: tuple[int, ...] = ()
 
     def apply(self, array: Array) -> Array:
         """The copy's data, from that of the tensor that is trained."""
-        if self.shape is not None:
-            return np.broadcast_to(array, self.shape)
-        return array.T if self.transposed else array
+        array = array.T if self.transposed else array
+        return array if self.shape is None else np.broadcast_to(array.reshape(self.row), self.shape)
 
     def build(self, source: Value) -> Value:
         """The copy in a graph."""
-        copy: Value = source
-        if self.shape is not None:
-            copy = ops.broadcast_to(source, shape=self.shape)
-        elif self.transposed:
-            copy = ops.transpose(source, perm=(1, 0))
-        return copy
+        copy: Value = ops.transpose(source, perm=(1, 0)) if self.transposed else source
+        if self.shape is None:
+            return copy
+        copy = ops.reshape(copy, shape=self.row)
+        return copy if self.row == self.shape else ops.broadcast_to(copy, shape=self.shape)
 
 
 def find_ties(model: Model) -> dict[str, Tie]:
@@ -59,36 +61,69 @@ def find_ties(model: Model) -> dict[str, Tie]:
     what is repeated last.
     """
     looked_up = {n.inputs[0].name for n in model.graph.nodes if n.op.name == "gather" and n.inputs[0] is not None}
+    origins = {value.name: stored.origin for value, stored in model.graph.initializers.items()}
     arrays = {name: p.array for name, p in model.parameters.items() if p.trainable}
     rows = {name: _row(array) for name, array in arrays.items()}
     same_size: dict[tuple[str, int], list[str]] = {}
-    for name in sorted(rows, key=lambda name: (name not in looked_up, rows[name] is not arrays[name])):  # stable
+    for name in sorted(rows, key=lambda name: (name not in looked_up, rows[name].size < arrays[name].size)):  # stable
         same_size.setdefault((rows[name].dtype.name, rows[name].size), []).append(name)
     found: dict[str, Tie] = {}
     for group in same_size.values():
-        known: dict[tuple[tuple[int, ...], bytes], str] = {}
+        known: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
+
+        def alike(row: Array, origin: str) -> str | None:
+            """A tensor with these data, which may be one with a tensor of this origin."""
+            names = known.get(_key(row), ())  # noqa: B023  of this group
+            return next((name for name in names if not (origin and origins[name] and origin != origins[name])), None)
+
         for name in group if len(group) > 1 else ():
             row, shape = rows[name], arrays[name].shape
             if row.size < 2 or (row == row.reshape(-1)[0]).all():
                 continue
-            direct = known.get(_key(row))
-            if direct is not None and shape == arrays[direct].shape:
-                found[name] = Tie(direct)
-            elif direct is not None and row.shape == arrays[direct].shape:
-                found[name] = Tie(direct, shape=shape)
-            elif direct is None and row.ndim == 2 and row.shape == shape and _key(row.T) in known:
-                found[name] = Tie(known[_key(row.T)], transposed=True)
+            direct = alike(row, origins[name])
+            if direct is not None and row.size == arrays[direct].size:
+                same = shape == arrays[direct].shape
+                found[name] = Tie(direct) if same else Tie(direct, False, shape, _last_axes(shape, row.size))
+                continue
+            other = (
+                alike(row.T, origins[name])
+                if direct is None and row.ndim == 2 and row.size == arrays[name].size
+                else None
+            )
+            if other is not None and arrays[other].ndim == 2:
+                found[name] = Tie(other, True) if shape == row.shape else Tie(other, True, shape, shape)
             else:
-                known.setdefault(_key(row), name)
+                known.setdefault(_key(row), []).append(name)
+    return found
+
+
+def repeated(model: Model, ties: Mapping[str, Tie]) -> list[str]:
+    """Parameters trained by default that a file has once for each sample of a batch, and no other tensor once.
+
+    Each row would train by itself, though it was one parameter that an exporter repeated.
+    """
+    of_modules = {value.name for value, stored in model.graph.initializers.items() if stored.origin}
+    found = []
+    for name, parameter in model.parameters.items():
+        if parameter.trainable and name in of_modules and name not in ties and parameter.type.rank > 1:
+            row = _row(parameter.array)
+            if 1 < row.size < parameter.array.size and not (row == row.reshape(-1)[0]).all():
+                found.append(name)
     return found
 
 
 def _row(array: Array) -> Array:
-    """What an array repeats along leading axes; itself where it doesn't."""
+    """What an array repeats along leading axes, without axes of 1."""
     row = array
     while row.ndim > 1 and len(row) and np.array_equal(row[0], row[-1]) and (row == row[0]).all():
         row = row[0]
-    return row if row.size < array.size else array
+    return row.squeeze()
+
+
+def _last_axes(shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
+    """The last axes of a shape, as many as have so many elements."""
+    at = next(at for at in range(len(shape) + 1) if math.prod(shape[at:]) == elements)
+    return shape[at:]
 
 
 def _key(array: Array) -> tuple[tuple[int, ...], bytes]:

@@ -40,9 +40,10 @@ from .optimizers.updates import resolve
 from .parallel.collectives import Parallel, check_alike, collectives_of, report_job, threads_of
 from .parallel.shards import shards_of
 from .parameters import select
+from .prediction import check_batches
 from .rate_finder import RateCurve, find_rate
 from .storage import Storage, has_float16, storage_of
-from .tied_weights import find_ties
+from .tied_weights import find_ties, repeated
 from .watch.statistics import Statistics
 from .watch.tensors import tensor_statistics
 
@@ -162,6 +163,12 @@ class Trainer(Changing):
         mean = None if average is None else names.average(average)
         objective = Objective(model, loss, output, metrics, names)
         chosen = select(model, trainable)
+        if trainable is None and (apart := repeated(model, ties)):
+            _log.warning(
+                "%s has equal rows, as a parameter that an exporter repeated for each sample: it isn't trained by "
+                "default, since each row would train by itself; export the model with a free batch size", apart[0]
+            )  # fmt: skip
+            chosen = tuple(name for name in chosen if name not in apart)
         trained = tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen))
         updates = resolve(made, model, trained, ties, names.optimizer, clip_norm, clip_value, mean)
         scaling = loss_scale_of(loss_scale, kept == float16 or has_float16(model, trained))
@@ -293,6 +300,8 @@ class Trainer(Changing):
         given = checks.entries("callbacks", callbacks, "a list of functions of an event, e.g. [df.callbacks.CSV(path)]")
         called = [self.names.callback(callback) for callback in given]
         for callback in called:
+            if isinstance(callback, EarlyStop):
+                raise InputError("callbacks: EarlyStop is given as early_stop=, since it decides with what is restored")
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
         dataset = self._dataset(data)
@@ -310,6 +319,7 @@ class Trainer(Changing):
             _log.info("%s: computed on validation data, and there is none", ", ".join(self.objective.waiting))
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
+        check_batches("fit", self._inputs, dataset, batch_size, training=True)
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)
         fit = Fit(self, dataset, held, epochs, batch_size, shuffle, called, saving, early_stop, progress)
         return fit.run(resume)

@@ -27,6 +27,7 @@ from .file.apart import taken_apart
 from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
+from .file.trained_note import roles_of
 from .free_batch import check_free, freed_of
 from .importer import Importer
 from .interpret.interpreter import FileInterpreter
@@ -106,7 +107,9 @@ def import_model(
         )  # fmt: skip
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
-    source = Source(record.content, record.folder, record.external, types, kept, record.metadata, copies)
+    roles = roles_of(graph)
+    noted = record.noted.roles
+    source = Source(record.content, record.folder, record.external, types, kept, record.metadata, copies, roles, noted)
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more
         graph = eliminate_dead_code(graph)

@@ -15,8 +15,8 @@ from dataflow.plugin import dtype as as_dtype
 
 from .emit import slice_axis, stack
 from .file.functions import MOST_NODES
-from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
-from .roles import is_finite
+from .file.records import Array, GraphRecord, ModelRecord, NodeRecord, names_read
+from .roles import is_finite, is_mask
 from .shape_eval import MOST_KNOWN, Known
 from .tensor import Tensor
 
@@ -72,6 +72,7 @@ class Operands:
         self.roles: dict[str, tuple[str, bool]] = {}
         self.claimed: set[Value] = set()
         self._of_file: frozenset[str] | None = None
+        self._read: frozenset[str] = frozenset()
         self._sizes_named: set[str] = set()  # names of sizes that are read
         self._static: tuple[GraphBuilder, SizeValues] | None = None
 
@@ -80,6 +81,11 @@ class Operands:
         """The importer of the main graph."""
         around = self.around if self.scope is None else self.scope
         return self if around is None else around.outermost
+
+    def is_used(self, name: str) -> bool:
+        """Whether a node of the file, or of a body in it, reads what has the name, or a graph returns it."""
+        self._read = self._read or frozenset(names_read(self.outermost.record.graph)) - {""}
+        return name in self._read
 
     def value(self, tensor: Tensor | None) -> Value:
         """The graph's value for a tensor; stored data becomes an initializer, once."""
@@ -189,7 +195,8 @@ class Operands:
             if role == "statistic":
                 self.roles[name] = role, False
             elif (array.size > 1 or self._is_learned(name, array, single)) and is_finite(array):
-                self.roles[name] = role, trainable and role == "parameter" and name not in self.record.noted.buffers
+                other = role != "parameter" or name in self.record.noted.buffers or is_mask(name, array)
+                self.roles[name] = role, trainable and not other
         return value
 
     def _is_learned(self, name: str, array: Array, single: bool) -> bool:

@@ -11,12 +11,11 @@ import numpy as np
 from dataflow import Graph, Value
 from dataflow.plugin import Initializer
 
-from .file.records import Array, Noted
+from .file.records import Array, Noted, Roles
 from .parametrized import parametrized
 from .positions import of_positions
 
-Roles = Mapping[str, tuple[str, bool]]  # by name: the role, and whether it is trained
-
+_MASKED = -1e3  # at most: what is added to scores that nothing shall attend to
 _WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
 
 
@@ -41,7 +40,45 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
     guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in noted.parameters}
     for value in of_positions(graph, guessed):
         stored[value] = dataclasses.replace(stored[value], trainable=False)
+    for value in _copies(stored) if noted.named else ():
+        stored[value] = Initializer(stored[value].array, "parameter", True)
+    for value, data in stored.items() if noted.roles else ():
+        if value.name in noted.roles and data.array.dtype.kind in "fV" and data.role != "statistic":
+            role, trainable = noted.roles[value.name]
+            stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+    for value, data in stored.items() if noted.origins else ():
+        if value.name in noted.origins:
+            stored[value] = dataclasses.replace(data, origin=noted.origins[value.name])
     return dataclasses.replace(graph, initializers=stored)
+
+
+def _copies(stored: Mapping[Value, Initializer]) -> list[Value]:
+    """What PyTorch's older exporter computed of a parameter, with other axes of 1: the data are its own."""
+    learned: dict[tuple[str, int], list[Array]] = {}
+    for data in stored.values():
+        if data.trainable:
+            learned.setdefault((data.array.dtype.str, data.array.size), []).append(data.array.squeeze())
+    found = []
+    for value, data in stored.items():
+        if data.trainable or "::" not in value.name or data.array.size < 2:
+            continue
+        row = data.array.squeeze()
+        of = learned.get((row.dtype.str, row.size), ())
+        if any(np.array_equal(row, array) for array in of) and (row != row.reshape(-1)[0]).any():
+            found.append(value)
+    return found
+
+
+def is_mask(name: str, array: Array) -> bool:
+    """Whether a tensor that onnxruntime computed of a file of PyTorch is a mask: 0 and a large negative, or 0 and 1.
+
+    Nodes of the older exporter have paths of modules, as ``/layer/Trilu_output_0``; folded weights have others' values.
+    """
+    if not name.startswith("/") or array.ndim < 2 or array.dtype.kind not in "fV":
+        return False
+    low, high = array.min(), array.max()
+    masks = (float(high) == 0.0 and float(low) <= _MASKED) or (float(low), float(high)) == (0.0, 1.0)
+    return masks and bool(((array == low) | (array == high)).all())
 
 
 def is_finite(array: Array) -> bool:

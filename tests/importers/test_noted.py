@@ -193,3 +193,12 @@ def test_tensors_of_one_element_that_a_module_names_are_no_literals():
 def test_elsewhere_a_name_without_a_module_says_nothing():
     assert trained(named_by_the_older_exporter(producer="tf2onnx")) == {"fc.weight"}
     assert trained(named_by_the_older_exporter(called="node_Add_1")) == {"fc.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(("low", "high", "kept"), [(-1e4, 0, False), (0, 1, False), (-1e4, 0.5, True), (-1, 0, True)])
+def test_a_mask_that_onnxruntime_folded_is_no_parameter(low, high, kept):
+    mask = np.where(np.tri(4, dtype=bool), high, low).astype(np.float32)
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "/Trilu_output_0"], ["y"])]
+    stored = [("w", STORED["fc.weight"]), ("/Trilu_output_0", mask)]
+    proto = onnx_model(nodes, [("x", 1, [4, 4])], [("y", 1, [4, 4])], stored)
+    assert trained(proto) == {"w", "/Trilu_output_0"} if kept else {"w"}

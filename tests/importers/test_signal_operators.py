@@ -113,6 +113,16 @@ def test_stft(window, length, onesided):
     check_gradient(model, {"x": x}, ["x"])
 
 
+def test_stft_of_a_signal_without_the_axis_of_one_number():
+    """As PyTorch's older exporter writes it."""
+    x = RANDOM.standard_normal((2, 40)).astype(np.float32)
+    stored = [("step", np.array(4)), ("window", np.hanning(8).astype(np.float32))]
+    made = node("STFT", ["x", "step", "window"], ["y"], onesided=1)
+    model = proto(made, {"x": x}, stored, [("y", TensorProto.FLOAT)], opset=17)
+    (expected,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(run(model, {"x": x})["y"], expected, rtol=1e-4, atol=2e-5)
+
+
 def test_a_mel_matrix_of_another_rate_and_dtype():
     numbers = [("bands", np.array(20)), ("length", np.array(256)), ("rate", np.array(16000))]
     stored = [*numbers, ("low", np.array(20, np.float32)), ("high", np.array(7600, np.float32))]

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
 
@@ -74,3 +75,38 @@ def test_statistics_are_updated_by_the_momentum_of_the_file(momentum: float, tmp
     df.save(model, str(tmp_path / "saved.onnx"))
     (saved,) = onnx.load(tmp_path / "saved.onnx").graph.node
     assert helper.get_node_attr_value(saved, "momentum") == pytest.approx(momentum)
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+def test_before_opset_14_more_results_say_that_a_batch_norm_trains(opset: int) -> None:
+    """As onnxruntime reads it; its other results are the new statistics and those of the batch."""
+    random = np.random.default_rng(0)
+    vectors = {"s": random.normal(size=3), "b": random.normal(size=3), "m": random.normal(size=3), "v": np.ones(3)}
+    outputs = ["y", "new_mean", "new_var", "mean", "var"]
+    node = helper.make_node("BatchNormalization", ["x", *vectors], outputs, momentum=0.9)
+    stored = [(name, array.astype(np.float32)) for name, array in vectors.items()]
+    x = random.standard_normal((6, 3, 2)).astype(np.float32)
+    declared = [(name, TensorProto.FLOAT, ["N", 3, 2] if name == "y" else [3]) for name in outputs]
+    proto = onnx_model([node], [("x", TensorProto.FLOAT, ["N", 3, 2])], declared, stored, opset=opset, ir_version=7)
+    found = df.Session(load_bytes(proto.SerializeToString())).run(x)
+    mean, variance = x.mean((0, 2)), x.var((0, 2))
+    scale, bias = (vectors[name].astype(np.float32)[:, None] for name in "sb")
+    expected = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5) * scale + bias
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["mean"], mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["var"], variance, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["new_mean"], 0.9 * vectors["m"] + 0.1 * mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["new_var"], 0.9 + 0.1 * variance, rtol=0.05)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_dropout_node_drops_only_where_its_mask_is_read(reads: bool) -> None:
+    """PyTorch's older exporter names a mask in training mode, and nothing reads it."""
+    nodes = [helper.make_node("Dropout", ["x", "ratio", "on"], ["d", "mask"])]
+    nodes += [helper.make_node("Cast", ["mask"], ["m"], to=1)] if reads else []
+    nodes += [helper.make_node("Mul", ["d", "m" if reads else "one"], ["y"])]
+    stored = [("ratio", np.float32(0.5)), ("on", np.array(True)), ("one", np.float32(1))]
+    shapes = [("x", TensorProto.FLOAT, [64])], [("y", TensorProto.FLOAT, [64])]
+    proto = onnx_model(nodes, *shapes, stored)
+    found = df.Session(load_bytes(proto.SerializeToString())).run(np.ones(64, np.float32))["y"]
+    assert (found == 1).all() != reads

@@ -194,7 +194,7 @@ def test_what_accepts_and_cost_raise_names_the_node():
 
 @pytest.mark.parametrize("inputs", [ANY, ("f32",)])
 def test_a_kernel_record_that_is_none(inputs):
-    with pytest.raises(TypeError, match="kernel 'k': inputs are .*; expected a tuple of OperandSpec"):
+    with pytest.raises(TypeError, match=r"kernel 'k': inputs are .*; expected a tuple of OperandSpec"):
         Kernel("relu", "k", inputs, (ANY,), abs)
 
 

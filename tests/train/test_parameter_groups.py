@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import dataflow as df
 from dataflow.plugin import scalars, scaled
 from dataflow.train.optimizers.layers import layers_of
-from tests.support import Stopped, recorded, stopping_at
+from dataflow.train.parameters import select
+from dataflow_onnx.loading import load_bytes
+from tests.support import Stopped, onnx_model, recorded, stopping_at
 from tests.train.test_optimizers import compare, gradients, trained
 from tests.train.test_training import data, model
 
@@ -266,3 +269,67 @@ def test_an_optimizer_that_loses_a_slot_is_named() -> None:
 
     with pytest.raises(df.PluginError, match=r"Careless: build\(\) gave 2 values for 'w1'; expected .* 2 slots"):
         df.Trainer(model(), optimizer=Careless(), devices=["cpu"]).step(data())
+
+
+def exported(nodes: list[Any], stored: dict[str, tuple[int, ...]], inputs: tuple[int, ...] = (2, 4, 8)) -> df.Model:
+    """A file with random tensors of these shapes."""
+    random = np.random.default_rng(0)
+    arrays = [(name, random.standard_normal(shape).astype(np.float32)) for name, shape in stored.items()]
+    proto = onnx_model(nodes, [("x", 1, inputs)], [("y", 1, None)], arrays)
+    return load_bytes(proto.SerializeToString())
+
+
+def test_numbers_of_nodes_are_no_layers() -> None:
+    """As PyTorch's default exporter names them: the tensors of a layer have the number of its module."""
+    nodes, stored, value = [], {}, "x"
+    for i in range(6):
+        weight, bias = f"val_{2 * i}", f"layers.{i // 2}.{'qf'[i % 2]}.bias"
+        stored |= {weight: (8, 8), bias: (8,)}
+        nodes += [
+            helper.make_node("MatMul", [value, weight], [f"m{i}"], name=f"node_MatMul_{3 * i + 1}"),
+            helper.make_node("Add", [f"m{i}", bias], ["y" if i == 5 else f"h{i}"], name=f"node_linear_{i}"),
+        ]
+        module = f"layers.{i // 2}.{'qf'[i % 2]}"
+        for node in nodes[-2:]:
+            entry = node.metadata_props.add()
+            entry.key, entry.value = "pkg.torch.onnx.name_scopes", f"['', 'layers.{i // 2}', '{module}', 'linear']"
+        value = f"h{i}"
+    made = exported(nodes, stored)
+    found = layers_of(made, list(stored))
+    assert [found[name] for name in stored] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_the_tensors_of_a_recurrent_node_are_one_layer_with_its_bias() -> None:
+    stored = {"onnx::GRU_7": (2, 12, 8), "onnx::GRU_8": (2, 12, 4), "onnx::GRU_9": (2, 24), "onnx::MatMul_10": (4, 3)}
+    nodes = [
+        helper.make_node(
+            "GRU", ["x", *list(stored)[:3]], ["h"], hidden_size=4, direction="bidirectional", name="/l/GRU"
+        ),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_10"], ["y"], name="/head/MatMul"),
+    ]
+    made = exported(nodes, stored)
+    assert [*layers_of(made, list(stored)).values()] == [0, 0, 0, 1]
+    assert set(select(made, "bias")) == {"onnx::GRU_9"}
+    assert set(select(made, "last:2")) == {*stored}
+    assert set(select(made, "last:1")) == {"onnx::MatMul_10"}
+
+
+def test_what_stands_behind_a_norm_belongs_to_it() -> None:
+    """A group norm as exporters write it: an instance norm of ones and zeros, a product and a sum."""
+    stored = {"c.weight": (4, 4, 1), "onnx::Mul_3": (4, 1), "onnx::Add_4": (4, 1), "other": (4, 1)}
+    nodes = [
+        helper.make_node("Conv", ["x", "c.weight"], ["c"]),
+        helper.make_node("Constant", [], ["one"], value_floats=[1.0, 1.0]),
+        helper.make_node("Constant", [], ["zero"], value_floats=[0.0, 0.0]),
+        helper.make_node("Constant", [], ["grouped"], value_ints=[0, 2, -1]),
+        helper.make_node("Reshape", ["c", "grouped"], ["g"]),
+        helper.make_node("InstanceNormalization", ["g", "one", "zero"], ["n"]),
+        helper.make_node("Shape", ["c"], ["sizes"]),
+        helper.make_node("Reshape", ["n", "sizes"], ["r"]),
+        helper.make_node("Mul", ["r", "onnx::Mul_3"], ["m"]),
+        helper.make_node("Add", ["m", "onnx::Add_4"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Mul", ["b", "other"], ["y"]),
+    ]
+    made = exported(nodes, stored, (2, 4, 6))
+    assert set(select(made, "norm")) == {"onnx::Mul_3", "onnx::Add_4"}

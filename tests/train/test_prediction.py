@@ -1,5 +1,7 @@
 """Outputs and figures of a model for a dataset: in batches, in the order of the samples."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -144,3 +146,35 @@ def test_predict_takes_floats_of_other_widths_as_training_does(batch_size):
         with pytest.raises(df.InputError, match=r"input 'x': expected float32\[B, 2\], got.* complex64.*astype"):
             made.predict({"x": X.astype(np.complex64)}, batch_size=batch_size)
     np.testing.assert_array_equal(df.predict(model(), {"x": exact}, devices=["numpy"])["y"], wanted)
+
+
+def test_a_fixed_batch_is_refused_before_any_work():
+    labels = np.zeros((11, 2), np.float32)
+    text = r"{}: the model takes 4 samples at a time, and 11 come in batches of {}.* give batch_size=4, or load"
+    with trainer(model(rows=4)) as found:
+        before = found.model.parameters["w"].array.copy()
+        for size in (4, 32):
+            with pytest.raises(df.InputError, match=text.format("fit", size)):
+                found.fit({"x": X, "labels": labels}, batch_size=size, progress=False)
+            with pytest.raises(df.InputError, match=text.format("evaluate", size)):
+                found.evaluate({"x": X, "labels": labels}, batch_size=size)
+        np.testing.assert_array_equal(found.model.parameters["w"].array, before)
+        dataset = df.Dataset({"x": X, "labels": labels}, drop_last=True)
+        found.fit(dataset, batch_size=4, progress=False)
+        assert found.steps == 2
+        assert found.evaluate({"x": X[:8], "labels": labels[:8]}, batch_size=4)["loss"] >= 0
+
+
+def test_a_class_or_a_setting_that_is_no_callback_is_named():
+    with pytest.raises(df.InputError, match=r"loss: MSE is a class; give an object of it, MSE\(\.\.\.\)"):
+        df.Trainer(model(), df.losses.MSE)
+    with trainer() as found, pytest.raises(df.InputError, match="EarlyStop is given as early_stop="):
+        found.fit({"x": X, "labels": X}, callbacks=[df.callbacks.EarlyStop()], progress=False)
+
+
+def test_a_deep_copy_is_a_copy():
+    made = model()
+    twin = copy.deepcopy({"model": made})["model"]
+    with df.Trainer(twin, "mse", "sgd:lr=0.1", devices=["numpy"]) as found:
+        found.step({"x": X, "labels": X})
+    assert not np.array_equal(twin.parameters["w"].array, made.parameters["w"].array)

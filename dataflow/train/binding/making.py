@@ -25,7 +25,7 @@ from ...model import Model
 from ...passes.bind_shapes import bind, dims_of
 from ...planning.offsets import lie_apart
 from ..data_sizes import DataSizes, Decided, decided_again
-from ..graphs import KEY_INPUT, Graphs, types_of
+from ..graphs import KEY_INPUT, Draws, Graphs, types_of
 from ..joint import ACCUMULATOR, HYPER, SCALE, SQUARES, WEIGHT, reading
 from ..objective import Objective
 from ..optimizers.updates import Updates
@@ -40,7 +40,7 @@ from .series import BatchSeries
 from .sizes import Make, Sizes, averaged, complete, form_of, sized, without
 from .specialized import specialized
 
-PLANS = 16  # per program; the least recently used goes
+PLANS = 64  # per program; the least recently used goes. One of a model of four layers takes 1 MB
 
 
 class Making:
@@ -70,7 +70,7 @@ class Making:
         *,
         batch_norm: str,
         ties: Mapping[str, Tie],
-        dropout: int | None,
+        draws: Draws | None,
         sites: Mapping[str, float],
         scaled: bool,
         as_ready: bool,
@@ -82,10 +82,9 @@ class Making:
         self._phases = Phases()
         self.sums: GradientSums | None = None
         self.shards: Shards | None = None
-        self._fuse, self._dropout, self._scaled = how.fuse, dropout, scaled
+        self._fuse, self._draws, self._scaled = how.fuse, draws, scaled
         self._scratch = Scratch(self.engine.devices, exact=how.memory is not None and how.memory.is_budget)
-        drops, statistics = dropout is not None, batch_norm == "update"
-        self._graphs = Graphs(self.graph, objective, updates, statistics, drops, sites, scaled)
+        self._graphs = Graphs(self.graph, objective, updates, batch_norm == "update", draws, sites, scaled)
         self.gates = Gates(self._graphs, self.engine, as_ready)
         specialize = functools.partial(specialized, model, objective, ties)
         self.data = DataSizes(self.graph, specialize, self.engine, self._built, call)
@@ -256,8 +255,8 @@ class Making:
     def _drawn(self, draw: int) -> dict[str, Array]:
         """What a micro-batch reads beside its batch."""
         found: dict[str, Array] = {}
-        if self._dropout is not None:
-            found[KEY_INPUT] = np.array([self._dropout, draw], np.uint64)
+        if self._draws is not None:
+            found[KEY_INPUT] = np.array([self._draws.seed, draw], np.uint64)
         if self._scaled:
             found[SCALE] = np.asarray(self.scale, np.float32)
         return found

@@ -256,6 +256,16 @@ class Dataset:
         with closing(ahead(tasks, workers, self._prefetch * workers)) as batches:
             yield from batches
 
+    @property
+    def known_length(self) -> int | None:
+        """The number of samples that come one by one; None where they come in ready batches, or it isn't known."""
+        return None if self._source is None else len(self)
+
+    @property
+    def drops_last(self) -> bool:
+        """Whether the short last batch of a training epoch is left out."""
+        return self._drop_last
+
     def count(self, batch_size: int, *, training: bool = False) -> int | None:
         """The number of batches in an epoch, or None when it is not known."""
         if self._source is None:

@@ -15,9 +15,11 @@ from ...execute.execution import Execution
 from ...host.quick_init import quick_init
 from ...ir.types import Array
 from ...model import Model
+from ...passes.dropout import has_unseeded
 from ..data.batch import Batch
 from ..evaluator import Evaluator
 from ..freezing import Freezing
+from ..graphs import Draws
 from ..joint import SQUARES
 from ..loss_scale import LossScale, Scaling
 from ..metrics import RunningMean
@@ -64,7 +66,7 @@ class LogicalBatch(Evaluator):
         names: what losses, schedules and the like are called.
         execution: devices, and how they compile and run.
         accumulate: micro-batches per optimizer step.
-        seed: of the order of the data and of dropout.
+        seed: of the order of the data and of random numbers.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training.
         sites: values behind which there are more of them, each with the share that is dropped.
@@ -117,12 +119,12 @@ class LogicalBatch(Evaluator):
             ties,
             execution,
             batch_norm=batch_norm,
-            dropout=seed if dropout else None,
+            draws=Draws(seed, dropout) if dropout or has_unseeded(model.graph) else None,
             sites=sites,
             scaled=loss_scale is not None,
             as_ready=as_ready,
         )
-        self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
+        self.names, self.accumulate, self.seed = names, accumulate, seed
         self.collectives = collectives
         self.processes: Processes | None = None
         if collectives is not None:
@@ -219,7 +221,7 @@ class LogicalBatch(Evaluator):
 
     def _draw(self) -> dict[str, int]:
         """The number of the micro-batch, where random numbers depend on it."""
-        if not self.dropout:
+        if self._draws is None:
             return {}
         number, ranks = self.steps * self.accumulate + self._pending, self.collectives
         return {"draw": number if ranks is None else number * ranks.size + ranks.rank}

@@ -45,13 +45,20 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], produce
     kinds = {target: kind for kind, target in _TARGET.findall(signature)}
     learned = {target for target, kind in kinds.items() if kind == "PARAMETER"}
     buffers = set(kinds.keys() - learned)
-    computed = {name for name, sources in folded.items() if not learned.isdisjoint(_NAME.findall(sources))}
+    origins = {name: name for name in learned}
+    computed = set()
+    for name, sources in folded.items():
+        of = learned.intersection(_NAME.findall(sources))
+        if of:
+            computed.add(name)
+        if len(of) == 1:
+            origins[name] = next(iter(of))
     if learned:
         buffers |= folded.keys() - computed
     if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
         buffers.update(_constants(graph))
     named = () if learned or producer != "pytorch" else _named(graph)
-    return Noted(frozenset(learned | computed), frozenset(buffers), frozenset(named))
+    return Noted(frozenset(learned | computed), frozenset(buffers), frozenset(named), origins=origins)
 
 
 def _named(graph: GraphRecord) -> Iterator[str]:

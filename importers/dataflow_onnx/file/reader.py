@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from dataflow import DType, TensorType
 from dataflow.errors import ModelError
 from dataflow.plugin import MOST_AXES
 
+from . import trained_note
 from .aligned import AlignedTensors
 from .external import ExternalData
 from .functions import inlined
@@ -92,6 +94,8 @@ def _records(content: Content, path: str) -> ModelRecord:
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
     producer = proto.producer_name if isinstance(proto.producer_name, str) else ""
     known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info), producer)
+    note = metadata.pop(trained_note.KEY, "")
+    known = dataclasses.replace(known, roles=trained_note.roles_in(note)) if note else known
     return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,15 @@ def free_names(graph: GraphRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for n in names if n and n not in own))
 
 
+def names_read(graph: GraphRecord) -> Iterator[str]:
+    """Names that nodes of a graph and of its bodies read, and that these return."""
+    yield from graph.outputs
+    for node in graph.nodes:
+        yield from node.inputs
+        for body in node.bodies:
+            yield from names_read(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """A serialized model, unchecked.
@@ -119,6 +128,10 @@ class Content:
         return b"".join(self.chunks)
 
 
+Roles = Mapping[str, tuple[str, bool]]
+"""By the name of a stored tensor its role, and whether it is trained."""
+
+
 @dataclass(frozen=True, slots=True)
 class Noted:
     """Names of stored tensors, as far as a file says what they are.
@@ -127,11 +140,15 @@ class Noted:
         parameters: of a module of PyTorch, and what was computed of some.
         buffers: neither.
         named: parameters or buffers of a module of PyTorch, by their names: no literals of an expression.
+        roles: what this project noted when it wrote the file.
+        origins: of those parameters, and of what was computed of one alone, that parameter's name in the module.
     """
 
     parameters: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
+    roles: Roles = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +203,8 @@ class Source:
         tensors: those of the file, when it has data in other files: these may be gone when it is saved.
         metadata: its texts by key.
         copies: tensors that it has merged, see ``file.apart``.
+        roles: of its stored tensors as they were read.
+        noted: those that the file itself says.
     """
 
     content: Content = field(repr=False)
@@ -195,3 +214,5 @@ class Source:
     tensors: Mapping[str, Array] = field(repr=False)
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
     copies: tuple[Copy, ...] = ()
+    roles: Roles = field(default_factory=dict, repr=False)
+    noted: Roles = field(default_factory=dict, repr=False)

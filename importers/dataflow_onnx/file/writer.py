@@ -24,6 +24,7 @@ from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
 from .subgraph import keep_subgraph
 from .to_onnx import build_proto
+from .trained_note import is_changed, note_of, with_note
 from .value_types import CODE_OF
 
 _DATA_FIELDS = (
@@ -74,7 +75,7 @@ def save_file(
     else:
         changed = patched(model, source)
         reduced = inputs is not None or outputs is not None
-        same = model.metadata == source.metadata
+        same = model.metadata == source.metadata and not is_changed(model, source)
         if changed is None and not reduced and same and _copied(source, target):
             return
         proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
@@ -82,7 +83,8 @@ def save_file(
             chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
             keep_subgraph(proto, inputs or {}, None if chosen == "all" else chosen)
 
-    _describe(proto, model.metadata)
+    note = note_of(model, source, {tensor.name for tensor in proto.graph.initializer})
+    _describe(proto, with_note(model.metadata, note))
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files

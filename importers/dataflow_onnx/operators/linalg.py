@@ -152,9 +152,12 @@ def _real_inverse(c: Importer, x: Value, axis: int, count: Size) -> Any:
 def STFT(
     c: Importer, signal: T, frame_step: T, window: T | None = None, frame_length: T | None = None, *, onesided: int = 1
 ) -> Any:
-    value = _complex(c, c.value(signal))
-    if value.type.rank != 3:
+    given = c.value(signal)
+    if given.type.rank == 2:  # as PyTorch's exporter writes it, and onnxruntime reads it
+        given = ops.reshape(given, shape=(*given.type.shape, 1))
+    if given.type.rank != 3:
         raise ModelError(f"its signal is {signal.type}; expected (batch, length, 1) or (batch, length, 2)")
+    value = _complex(c, given)
     step, length = c.sizes(frame_step, "frame_step")[0], value.type.shape[1]
     if frame_length is not None:
         points = c.sizes(frame_length, "frame_length")[0]

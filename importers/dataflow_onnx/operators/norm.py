@@ -47,7 +47,15 @@ def BatchNormalization_7(
 ) -> Any:
     if not spatial:
         raise ModelError("spatial=0, statistics per element, is not supported")
-    return _batch_norm(c, x, scale, bias, mean, var, epsilon, momentum)
+    if not any(c.node.outputs[1:]):
+        return _batch_norm(c, x, scale, bias, mean, var, epsilon, momentum)
+    # More results say that it trains: the new statistics, and those of the batch.
+    trained = ops.batch_norm_train(*_operands(c, x, scale, bias, mean, var), epsilon=epsilon, momentum=momentum)
+    value = c.value(x)
+    axes = (0, *range(2, value.type.rank))
+    centered = ops.sub(value, average := ops.reduce_mean(value, axes=axes, keepdims=True))
+    variance = ops.reduce_mean(ops.mul(centered, centered), axes=axes, keepdims=False)
+    return *trained, ops.reshape(average, shape=variance.type.shape), variance
 
 
 @operator("BatchNormalization", 14)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dataflow import DType, bool_, float32, float64, ops
 from dataflow.errors import ModelError
+from dataflow.plugin import UNSEEDED
 
 from ..converters import Collector
 from ..emit import cast_to, full, number
@@ -91,9 +92,12 @@ def _random(c: Importer, op: Any, shape: Any, code: int | None, like: DType, see
 
 
 def _draw(c: Importer, op: Any, shape: Any, dtype: DType, seed: float | None, **how: float) -> Any:
-    """Random numbers that are equal in every run: they depend on the seed and differ between nodes."""
+    """Random numbers that are equal in every run: they depend on the seed and differ between nodes.
+
+    Without a seed training draws others in each step.
+    """
     stream = sum(node.op.effects == "random" for node in c.builder.nodes())
-    bits = 0 if seed is None else int(np.float32(seed).view(np.uint32))
+    bits = UNSEEDED if seed is None else int(np.float32(seed).view(np.uint32))
     key = c.builder.constant(np.array([bits, 0], np.uint64))
     drawn = dtype if dtype.nbytes(1) >= 4 and dtype.is_float else float32
     made: Any = c.builder.add(op, (key,), {"shape": tuple(shape), "dtype": drawn, "stream": stream, **how}).outputs[0]
@@ -147,7 +151,7 @@ def Dropout(
 ) -> Any:
     if training_mode is not None:
         on = c.constant(training_mode)
-        if on is None or (bool(np.asarray(on).any()) and c.node.outputs[1:] not in ((), ("",))):
+        if on is None or (bool(np.asarray(on).any()) and any(map(c.is_used, c.node.outputs[1:]))):
             return _training_dropout(c, x, ratio, training_mode, seed)
         if np.asarray(on).any():  # exported while the network was trained
             c.inactive.append(c.node.describe())
