@@ -143,7 +143,8 @@ class Objective:
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
             weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
-            size = samples(array.shape for array in arrays.values())
+            labels = [arrays[key] for entry in self._weighted_losses for key in entry.keys if key in arrays]
+            size = samples(array.shape for array in (*labels, *arrays.values()))
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
                 raise InputError(_unfit(weight, size, indices))
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}

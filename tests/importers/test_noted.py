@@ -202,3 +202,19 @@ def test_a_mask_that_onnxruntime_folded_is_no_parameter(low, high, kept):
     stored = [("w", STORED["fc.weight"]), ("/Trilu_output_0", mask)]
     proto = onnx_model(nodes, [("x", 1, [4, 4])], [("y", 1, [4, 4])], stored)
     assert trained(proto) == {"w", "/Trilu_output_0"} if kept else {"w"}
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_slice_of_a_vector_that_is_added_is_a_bias(value, first):
+    """As of queries, keys and values in one, whichever operand it is, and if it is yet to be trained."""
+    bias = RANDOM.standard_normal(12).astype(np.float32) if value is None else np.full(12, value, np.float32)
+    operands = ["s", "h"] if first else ["h", "s"]
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Slice", ["in_proj.bias", "begin", "end"], ["s"]),
+        node("Add", operands, ["y"]),
+    ]
+    ends = [(name, np.array([at])) for name, at in (("begin", 4), ("end", 8))]
+    stored = [("w", STORED["fc.weight"]), ("in_proj.bias", bias), *ends]
+    assert trained(onnx_model(nodes, [("x", 1, [4, 4])], [("y", 1, [4, 4])], stored)) == {"w", "in_proj.bias"}

@@ -544,3 +544,26 @@ def test_a_batch_norm_in_a_body_is_not_left_as_it_is() -> None:
     g.output("y", y)
     with pytest.raises(df.InputError, match="has a batch norm in its body"):
         df.Trainer(df.Model(g.build()), "mse", batch_norm="update", devices=["cpu"])
+
+
+def test_ready_batches_may_have_other_first_axes():
+    """Time before samples: weights count the samples, which labels have first."""
+    g = df.GraphBuilder("m")
+    x = g.input("x", df.float32, ("time", "n", 4))
+    last = df.ops.reduce_mean(x, axes=(0,), keepdims=False)
+    g.output("y", df.ops.matmul(last, g.parameter("w", np.eye(4, 3, dtype=np.float32))))
+    random = np.random.default_rng(0)
+    batches = [
+        {"x": random.standard_normal((5 + i, 2, 4)).astype(np.float32), "labels": random.integers(0, 3, 2)}
+        for i in range(3)
+    ]
+    model = df.Model(g.build())
+    with df.Trainer(model.copy(), optimizer="sgd:lr=0.1", devices=["cpu"]) as trainer:
+        losses = [trainer.step(batch) for batch in batches]
+    with df.Trainer(model.copy(), optimizer="sgd:lr=0.1", devices=["cpu"]) as trainer:
+        found = trainer.fit(lambda: iter(batches), progress=False)["loss"]
+        assert trainer.evaluate(lambda: iter(batches))["loss"] < found[0]
+    assert found == pytest.approx([np.mean(losses)], rel=1e-6)
+    with df.Trainer(model.copy(), optimizer="sgd:lr=0", devices=["cpu"]) as trainer:
+        one = [trainer.step({**batches[0], "sample_weight": np.float32(w)}) for w in ([1, 0], [0, 1])]
+        assert trainer.step(batches[0]) == pytest.approx(np.mean(one), rel=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...ir.types import Array
-from .batch import Batch, Request, as_array, check_lengths, reading, stacked
+from .batch import Batch, Request, as_array, reading, stacked
 from .entry_keys import EntryKeys
 from .source import Stream
 
@@ -50,8 +50,7 @@ class BatchStream:
         for arrays in self._arrays(source, start, batch_size, drop_last):
             number += 1
             if number > start:
-                check_lengths(arrays)
-                yield Batch(arrays, None)
+                yield Batch(arrays, None)  # whose first axes may differ: nodes and edges of graphs, time before samples
         if number < start:
             raise InputError(
                 f"Dataset: it ended after {number} batches, but the run goes on after {start} of this epoch; it must "

@@ -27,6 +27,8 @@ def binary(operator: Collector, name: str, op: Any, learned: bool = False) -> No
 
     @operator(name, 7)
     def convert(c: Importer, a: T, b: T) -> Any:
+        if learned and a.stored is not None and a.type.rank == 1 and b.array is None and b.stored is None:
+            return op(c.weight(a, single=False), c.value(b))  # a slice of a vector, as one bias of three
         if learned and a.array is None:
             return op(c.value(a), c.weight(b, single=False))
         if learned and b.array is None:
