@@ -111,3 +111,18 @@ def test_names_that_a_file_has_no_more_are_left_aside(tmp_path):
     entry.value = '{"constant":["w","gone"]}'
     onnx.save(proto, tmp_path / "b.onnx")
     assert not roles(df.load(tmp_path / "b.onnx"))["w"]
+
+
+def test_gradients_stop_where_they_did(tmp_path):
+    """DoRA divides by a norm that it takes for a constant: the saved file trains as the model does."""
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 4)), g.parameter("w", random(4, 3))))
+    adapted = df.lora(df.Model(g.build()), rank=2, targets="*", dora=True)
+    saved = again(adapted, tmp_path / "a.onnx")
+    batch = {"x": random(8, 4), "labels": RANDOM.integers(0, 3, 8)}
+    losses = []
+    for model in (adapted, saved, again(saved, tmp_path / "b.onnx")):
+        with df.Trainer(model, optimizer="sgd:lr=0.3,momentum=0") as trainer:
+            losses.append([trainer.step(batch) for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[1] == losses[2]

@@ -95,7 +95,9 @@ def _records(content: Content, path: str) -> ModelRecord:
     producer = proto.producer_name if isinstance(proto.producer_name, str) else ""
     known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info), producer)
     note = metadata.pop(trained_note.KEY, "")
-    known = dataclasses.replace(known, roles=trained_note.roles_in(note)) if note else known
+    if note:
+        roles, stopped = trained_note.roles_in(note)
+        known = dataclasses.replace(known, roles=roles, stopped=stopped)
     return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer)
 
 

@@ -141,6 +141,7 @@ class Noted:
         buffers: neither.
         named: parameters or buffers of a module of PyTorch, by their names: no literals of an expression.
         roles: what this project noted when it wrote the file.
+        stopped: results of nodes behind which this project noted that gradients stop.
         origins: of those parameters, and of what was computed of one alone, that parameter's name in the module.
     """
 
@@ -149,6 +150,7 @@ class Noted:
     named: frozenset[str] = frozenset()
     roles: Roles = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,41 +1,50 @@
-"""A note in the files that this project writes: which stored floats are trained, where reading alone would say else."""
+"""A note in the files that this project writes: which stored floats are trained, where reading alone would say else.
+
+And behind which Identity nodes gradients stop: ONNX has no operator for that.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from dataflow.errors import ModelError
+from dataflow.ops import stop_gradient
 from dataflow.plugin import Graph, Model
 
 from .records import Roles, Source
 
 KEY = "dataflow.roles"
+_STOPPED = "stopped"
 _KINDS = {"parameter": ("parameter", True), "frozen": ("parameter", False), "constant": ("constant", False)}
 
 
-def roles_in(text: str) -> Roles:
-    """Role, and whether it is trained, by the name of a stored tensor.
+def roles_in(text: str) -> tuple[Roles, frozenset[str]]:
+    """Role, and whether it is trained, by the name of a stored tensor; and the results that have no gradient.
 
     Raises:
         ModelError: the text isn't such a note.
     """
     try:
         lists = json.loads(text)
+        stopped = frozenset(map(str, lists.pop(_STOPPED, ())))
         found = {str(name): _KINDS[kind] for kind, names in lists.items() for name in names}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"the metadata {KEY!r} is damaged: {error!r}") from None
-    return found
+    return found, stopped
 
 
-def note_of(model: Model, source: Source | None, stored: set[str]) -> str:
+def note_of(model: Model, source: Source | None, graph: Any) -> str:
     """The text of the note; empty where there is nothing to say.
 
     Args:
         model: that is saved.
         source: the file that it came from.
-        stored: names of the file's initializers.
+        graph: the protobuf that is written.
     """
+    stored = {tensor.name for tensor in graph.initializer}
+    identities = {name for node in graph.node if node.op_type == "Identity" for name in node.output}
     read: Roles = {} if source is None else source.roles
     noted: Roles = {} if source is None else source.noted
     changed = {
@@ -48,6 +57,10 @@ def note_of(model: Model, source: Source | None, stored: set[str]) -> str:
         names = [name for name, now in changed.items() if now == role and (name in noted or read.get(name) != now)]
         if names:
             lists[kind] = names
+    results = [v.name for node in model.graph.nodes if node.op is stop_gradient for v in node.outputs if v is not None]
+    stopped = [name for name in results if name in identities]
+    if stopped:
+        lists[_STOPPED] = stopped
     return json.dumps(lists, separators=(",", ":")) if lists else ""
 
 

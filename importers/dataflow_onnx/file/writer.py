@@ -83,7 +83,7 @@ def save_file(
             chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
             keep_subgraph(proto, inputs or {}, None if chosen == "all" else chosen)
 
-    note = note_of(model, source, {tensor.name for tensor in proto.graph.initializer})
+    note = note_of(model, source, proto.graph)
     _describe(proto, with_note(model.metadata, note))
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:

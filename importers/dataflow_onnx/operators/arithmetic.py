@@ -47,6 +47,8 @@ binary(operator, "Div", ops.div)
 
 @operator("Identity")
 def Identity(c: Importer, x: T) -> Any:
+    if not c.record.noted.stopped.isdisjoint(c.node.outputs):
+        return ops.stop_gradient(c.value(x))
     if x.array is not None and x.known is None:
         c.value(x)  # both names are then one parameter: the file could not hold two
     return x
