@@ -57,6 +57,17 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
     missing: list[str] = []
     expand: set[Node] = set()
     refusing = {name for name, *_ in pins.refused}
+    terms: dict[object, bool] = {}  # by what a node is: whether a device before its taker takes one of its terms
+
+    def takes_terms(node: Node, devices: Sequence[str], taker: str) -> bool:
+        if taker == devices[0]:
+            return False
+        types = tuple([None if v is None else v.type for v in node.inputs])
+        form = node.op, types, str(node.attributes), tuple(devices), taker
+        if form not in terms:
+            terms[form] = _in_terms(node, devices, taker, pins, registry)
+        return terms[form]
+
     for node in graph.nodes:
         if node.op.view is not None:
             continue
@@ -67,9 +78,7 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
             choice = _choose(node, devices, registry, refusals, pins.refused)
             if key is not None and choice is not None and choice.device == devices[0]:
                 known[key] = choice
-        if node.op.decompose is not None and (
-            choice is None or _in_terms(node, devices, choice.device, pins, registry)
-        ):
+        if node.op.decompose is not None and (choice is None or takes_terms(node, devices, choice.device)):
             expand.add(node)
         elif choice is not None:
             choices[node] = choice
@@ -134,8 +143,8 @@ def _choose(
 def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, registry: Registry) -> bool:
     """Whether a device before the one that takes a node takes any node of its decomposition."""
     earlier = devices[: devices.index(taker)]
-    if not earlier or node.bodies:
-        return bool(earlier)
+    if node.bodies:
+        return True
     builder = GraphBuilder(node.name)
     given = [
         None if value is None else builder.input(f"x{index}", value.type.dtype, value.type.shape)
