@@ -14,20 +14,63 @@ import numpy as np
 
 from dataflow import Dim, Model, Session, TensorType, Value, ops
 from dataflow.errors import DataflowError, ModelError
-from dataflow.plugin import Size
+from dataflow.plugin import GraphBuilder, Size, dtype
 
+from .emit import along, iota
 from .file.records import Array, GraphRecord
 from .shape_eval import product
 
 NAME = "batch"
+_FEW = 8  # as many integers may be axes or sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """A leading size of all inputs that becomes a named one."""
+    """A leading size of all inputs that becomes a named one.
+
+    Attributes:
+        old: the size.
+        dim: its name.
+        constants: stored tensors with a row for each sample have as many as there are, too.
+    """
 
     old: int
     dim: Dim
+    constants: bool = False
+
+    def constant(self, builder: GraphBuilder, array: Array) -> Value | None:
+        """A stored tensor that has a row for each sample, with as many as there are; None where it is none, or few are.
+
+        Numbers of samples, and what is counted by them, grow by the same step from row to row; all else is repeated.
+        The states that recurrences begin with have the samples on their second axis.
+        """
+        old, rank = self.old, array.ndim
+        if old < 2 or not rank or array.dtype.kind not in "iubf":
+            return None
+        if rank == 3 and array.shape[1] == old and not array.any():
+            return self._repeated(builder, array[:, :1], (array.shape[0], self.dim, array.shape[2]))
+        if rank == 1 and array.dtype.kind == "i" and array.size > _FEW and array.size % old == 0:
+            rows = self._counted(builder, array.reshape(old, -1))  # numbers of rows, one sample behind the other
+            return None if rows is None else ops.reshape(rows, shape=(array.size // old * self.dim,))
+        if rank < 2 or array.shape[0] != old or (array.dtype.kind == "f" and rank < 3):
+            return None
+        if (array == array[:1]).all():
+            return self._repeated(builder, array[:1], (self.dim, *array.shape[1:]))
+        return self._counted(builder, array) if array.dtype.kind == "i" else None
+
+    def _repeated(self, builder: GraphBuilder, row: Array, shape: Sequence[Size]) -> Value:
+        found: Value = ops.broadcast_to(builder.constant(row), shape=tuple(shape))
+        return found
+
+    def _counted(self, builder: GraphBuilder, array: Array) -> Value | None:
+        """Rows of which each is the one before and a step; None where they aren't."""
+        step = array[1:2] - array[:1]
+        numbers = np.arange(self.old, dtype=array.dtype).reshape(-1, *[1] * (array.ndim - 1))
+        if not step.any() or not np.array_equal(array, array[:1] + numbers * step):
+            return None
+        samples = along(iota(builder, self.dim, dtype(array)), 0, array.ndim)
+        found: Value = ops.add(builder.constant(array[:1]), ops.mul(samples, builder.constant(step)))
+        return found
 
     def input(self, type_: TensorType) -> TensorType:
         """The type of an input."""

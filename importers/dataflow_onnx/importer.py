@@ -150,6 +150,10 @@ class Importer(Operands):
 
     def stored(self, name: str, array: Array) -> Tensor:
         """A tensor with data; a few integers are known as sizes too."""
+        if self.freed is not None and self.freed.constants and self.around is None and self.scope is None:
+            value = self.freed.constant(self.builder, array)
+            if value is not None:
+                return Tensor(name, value)
         known = None
         if array.dtype.kind in "iub" and array.size <= MOST_KNOWN:
             known = Known(array.astype(object), as_dtype(array))

@@ -28,7 +28,7 @@ from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .file.trained_note import roles_of
-from .free_batch import check_free, freed_of
+from .free_batch import Freed, check_free, freed_of
 from .importer import Importer
 from .interpret.interpreter import FileInterpreter
 from .operands import Undetermined
@@ -91,11 +91,26 @@ def import_model(
     Raises:
         ModelError: operators are not known (all are listed), or a node doesn't fit.
     """
+    freed = freed_of(record.graph, path) if free_batch else None
+    try:
+        return _imported(record, path, table, outputs, freed)
+    except ModelError as error:
+        if freed is None or freed.old < 2:
+            raise
+        try:  # stored tensors may have a row for each sample
+            return _imported(record, path, table, outputs, dataclasses.replace(freed, constants=True))
+        except ModelError:
+            raise error from None
+
+
+def _imported(
+    record: ModelRecord, path: str, table: Table, outputs: Sequence[str] | None, freed: Freed | None
+) -> Model:
+    """As ``import_model``, with a batch size that is made free."""
     record, copies = taken_apart(record, path)
     record = dataclasses.replace(record, graph=distinct(record.graph))
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path, table)
-    freed = freed_of(record.graph, path) if free_batch else None
     names = outputs or record.graph.outputs
     importer = Importer(record, path, table, freed=freed)
     specialize = functools.partial(specialized, record, path, table, nodes, names, freed)

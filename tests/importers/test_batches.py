@@ -110,3 +110,63 @@ def test_a_light_model_runs_in_batches(tmp_path):
     engine = onnxruntime.InferenceSession(str(path))
     expected = [engine.run(None, {engine.get_inputs()[0].name: x[i : i + 1]})[0] for i in range(2)]
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-3, atol=1e-6)
+
+
+def with_rows(path, kind, batch):
+    """What exporters fold of a batch size: numbers of samples, rows that are counted, a token and states for each."""
+    random = np.random.default_rng(1)
+    w = random.standard_normal((6, 6)).astype(np.float32)
+    stored = [("w", w)]
+    if kind == "numbers":  # gathers x[b, s] by pairs of indices, one for each element
+        pairs = np.stack(np.meshgrid(np.arange(batch), [0, 2, 3], indexing="ij"), -1)
+        nodes = [node("GatherND", ["x", "pairs"], ["g"]), node("MatMul", ["g", "w"], ["y"])]
+        stored.append(("pairs", pairs))
+    elif kind == "rows":  # of all samples one behind the other
+        nodes = [
+            node("Reshape", ["x", "flat"], ["f"]),
+            node("Gather", ["f", "index"], ["g"]),
+            node("Reshape", ["g", "back"], ["h"]),
+            node("MatMul", ["h", "w"], ["y"]),
+        ]
+        index = (np.arange(batch)[:, None] * 4 + [3, 1, 0, 0, 2]).reshape(-1)
+        stored += [("flat", np.array([-1, 6])), ("index", index), ("back", np.array([batch, -1, 6]))]
+    elif kind == "token":
+        token = np.repeat(random.standard_normal((1, 1, 6)).astype(np.float32), batch, 0)
+        nodes = [node("Concat", ["token", "x"], ["c"], axis=1), node("MatMul", ["c", "w"], ["y"])]
+        stored.append(("token", token))
+    elif kind == "mask":
+        nodes = [node("Where", ["mask", "x", "zero"], ["c"]), node("MatMul", ["c", "w"], ["y"])]
+        mask = np.repeat(random.random((1, 4, 1)) < 0.5, batch, 0)
+        stored += [("mask", mask), ("zero", np.zeros(1, np.float32))]
+    else:
+        shapes = {"W": (2, 9, 6), "R": (2, 9, 3), "B": (2, 18)}
+        arrays = [(name, random.standard_normal(shape).astype(np.float32)) for name, shape in shapes.items()]
+        states = np.zeros((2, batch, 3), np.float32)
+        nodes = [
+            node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+            node("GRU", ["t", "W", "R", "B", "", "h0"], ["", "y_h"], hidden_size=3, direction="bidirectional"),
+            node("Transpose", ["y_h"], ["y"], perm=[1, 0, 2]),
+        ]
+        stored = [*arrays, ("h0", states)]
+    return written(path, nodes, stored, batch)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "rows", "token", "mask", "states"])
+@pytest.mark.parametrize("batch", [2, 4])
+def test_stored_tensors_with_a_row_for_each_sample(kind, batch, tmp_path):
+    model = df.load(with_rows(tmp_path / "m.onnx", kind, batch), batch="free")
+    for size in (1, 3, batch):
+        x = np.random.default_rng(2).standard_normal((size, 4, 6)).astype(np.float32)
+        session = onnxruntime.InferenceSession(
+            with_rows(tmp_path / "n.onnx", kind, size), providers=["CPUExecutionProvider"]
+        )
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(model(x)["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_samples_that_differ_stay_as_they_are(tmp_path):
+    """No batch has other noise for its second sample."""
+    noise = np.random.default_rng(3).standard_normal((2, 4, 6)).astype(np.float32)
+    path = written(tmp_path / "m.onnx", [node("Add", ["x", "noise"], ["y"])], [("noise", noise)], 2)
+    with pytest.raises(df.ModelError, match="batch='free'"):
+        df.load(path, batch="free")
