@@ -44,7 +44,9 @@ def straight_through(model: Model) -> Model:
     trained = {v: dataclasses.replace(data, role="parameter", trainable=True) for v, data in pairs.stored.items()}
     changed = eliminate_dead_code(rewrite(graph, pairs.replace, initializers=trained))
     if not pairs.count:
-        raise InputError("the model has no value that is quantized and then dequantized with the same scale")
+        raise InputError(
+            "the model has no value that is quantized to integers and then dequantized with the same scale"
+        )
     return Model(changed, aliases=model.aliases, source=model.source, metadata=model.metadata)
 
 

@@ -178,3 +178,17 @@ def test_a_deep_copy_is_a_copy():
     with df.Trainer(twin, "mse", "sgd:lr=0.1", devices=["numpy"]) as found:
         found.step({"x": X, "labels": X})
     assert not np.array_equal(twin.parameters["w"].array, made.parameters["w"].array)
+
+
+def test_a_step_without_samples_is_refused():
+    with trainer() as found, pytest.raises(df.InputError, match="step: the batch has no samples"):
+        found.step({"x": X[:0], "labels": X[:0]})
+
+
+def test_a_mask_is_not_lost_in_silence():
+    masked = np.ma.array(X, mask=X > 5)
+    with trainer() as found:
+        for given in (found.step, lambda batch: found.fit(batch, progress=False)):
+            with pytest.raises(df.InputError, match=r"x.*a masked array.*give its filled\(\) values"):
+                given({"x": masked, "labels": X})
+        assert found.step({"x": masked.filled(0), "labels": X}) >= 0

@@ -80,6 +80,8 @@ class Draw:
 
 def as_array(value: Any, where: str) -> Array:
     """A numpy array of ``value``, without a copy where that is possible; raises InputError."""
+    if type(value) is not np.ndarray and hasattr(value, "mask") and hasattr(value, "filled"):
+        raise InputError(f"{where}: a masked array, whose mask would be lost; give its filled() values")
     if isinstance(value, np.ndarray):
         return value
     try:
