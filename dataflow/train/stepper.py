@@ -52,7 +52,7 @@ class Stepper(LogicalBatch):
             NonFiniteLoss: the loss or a gradient is NaN or infinite.
         """
         arrays = _arrays(batch)
-        if arrays and all([array.shape[:1] == (0,) for array in arrays.values()]):
+        if arrays and all(array.shape[:1] == (0,) for array in arrays.values()):
             raise InputError("step: the batch has no samples")
         loss = RunningMean()
         with self.model.lock:

@@ -3,10 +3,13 @@
 PyTorch's older exporter stores parameters and buffers alike, by the names that a module has for them. What a module
 computes of a tensor alone, in every run, is computed of a parameter: of a buffer it would have kept the result. What is
 subtracted from other values, or divides them, may be a buffer: the mean and deviation by which inputs are normalized.
+What modules call weight, bias or embeddings is a parameter whatever is computed of it before a layer reads that:
+masked, scaled, resized, normalized; but for batch norms that are frozen, whose four vectors are buffers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 from dataflow import Graph, Value
@@ -16,21 +19,30 @@ _FUNCTIONS = frozenset(
     {"abs", "clip", "elu", "exp", "log_softmax", "relu", "sigmoid", "softmax", "softplus", "tanh"}
 )  # whose results are positive, bounded or add up to 1
 _BY_ITSELF = frozenset({"div", "sub"})
+_CALLED = re.compile(r"(^|[._])(weight|bias|\w*embeddings?)$")
+STATISTIC = re.compile(r"(^|[._])running_(mean|var)$")
 
 
 def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
     """Those of some stored tensors that are weights by what is computed of them.
 
     They stand alone in a function that parametrizes, in a quotient with what is computed of them, as their norm, or in
-    a difference with that, as their mean; or they are an exponent.
+    a difference with that, as their mean; or they are an exponent; or are called what parameters are.
     """
     shown = {value: value for value in stored}
     made_of = {value: frozenset({value} & shown.keys()) for value in graph.initializers}
+    computed: set[Value] = set()  # of stored tensors alone, by more than views
     for node in graph.nodes if shown else ():
         read = [value for value in node.inputs if value is not None]
         made = [value for value in node.outputs if value is not None]
-        if read and not node.bodies and made_of.keys() >= {*read}:
+        if not node.bodies and node.op.effects == "none" and made_of.keys() >= {*read}:
             made_of.update(dict.fromkeys(made, frozenset[Value]().union(*(made_of[value] for value in read))))
+            if read and (node.op.name not in _VIEWS or not computed.isdisjoint(read)):
+                computed.update(made)
+        else:
+            for value in computed.intersection(read):
+                if not any(STATISTIC.search(source.name) for source in made_of[value]):
+                    yield from (source for source in made_of[value] if _CALLED.search(source.name))
         if node.op.name == "pow" and read[1] in shown:
             yield shown[read[1]]
         first = shown.get(read[0]) if read else None

@@ -12,7 +12,7 @@ from dataflow import Graph, Value
 from dataflow.plugin import Initializer
 
 from .file.records import Array, Noted, Roles
-from .parametrized import parametrized
+from .parametrized import STATISTIC, parametrized
 from .positions import of_positions
 
 _MASKED = -1e3  # at most: what is added to scores that nothing shall attend to
@@ -40,6 +40,9 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
     guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in noted.parameters}
     for value in of_positions(graph, guessed):
         stored[value] = dataclasses.replace(stored[value], trainable=False)
+    for value in [v for v, data in stored.items() if data.trainable and STATISTIC.search(v.name)]:
+        if value.name not in noted.parameters:  # of batch norms whose four vectors are fixed
+            stored[value] = dataclasses.replace(stored[value], trainable=False)
     for value in _copies(stored) if noted.named else ():
         stored[value] = Initializer(stored[value].array, "parameter", True)
     for value, data in stored.items() if noted.roles else ():

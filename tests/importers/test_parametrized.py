@@ -104,3 +104,51 @@ def test_weight_norm_trains_as_its_formula_says():
     expected = [length - 0.5 * along, rows - 0.5 * length / norm * (slope - along * unit)]
     for name, array in zip(names, expected, strict=True):
         np.testing.assert_allclose(model.parameters[name].array, array, rtol=1e-5, atol=1e-6)
+
+
+COMPUTED = {
+    "masked": [node("Mul", ["fc.weight", "mask"], ["w"])],
+    "scaled": [node("Mul", ["fc.weight", "half"], ["w"])],
+    "lower": [node("Trilu", ["fc.weight"], ["w"], upper=0)],
+    "normalized": [node("LayerNormalization", ["fc.weight", "ones"], ["w"])],
+    "joined": [node("Split", ["fc.weight"], ["a", "b"], num_outputs=2), node("Concat", ["b", "a"], ["w"], axis=0)],
+}
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_what_is_called_a_weight_is_one_whatever_is_computed_of_it(kind):
+    """And it trains by its gradient: central differences of the loss."""
+    weight = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    stored = {"fc.weight": weight, "mask": np.tri(4), "half": 0.5, "ones": np.ones(4)}
+    nodes = [*COMPUTED[kind], node("MatMul", ["x", "w"], ["y"])]
+    used = {name for n in nodes for name in n.input}
+    proto = file(nodes, {name: array for name, array in stored.items() if name in used})
+    assert trained(proto) == {"fc.weight", "ones"} & used
+    x, target = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
+
+    def loss(model):
+        return float(((model(x)["y"].astype(np.float64) - target) ** 2).mean())
+
+    model = load_bytes(proto.SerializeToString())
+    with df.Trainer(model, "mse", "sgd:lr=1e-2,momentum=0", trainable="fc.weight", devices=["cpu"]) as trainer:
+        before = trainer.step({"x": x, "labels": target})
+    step = model.parameters["fc.weight"].array.astype(np.float64) - weight
+    gained = before - loss(model)
+    np.testing.assert_allclose(gained, (step**2).sum() / 1e-2, rtol=0.1)
+
+
+def test_the_vectors_of_a_frozen_batch_norm_are_buffers():
+    """As detectors compute it in each run: of a weight, a bias and running statistics that are all buffers."""
+    nodes = [
+        node("Add", ["bn.running_var", "epsilon"], ["v"]),
+        node("Sqrt", ["v"], ["d"]),
+        node("Div", ["bn.weight", "d"], ["scale"]),
+        node("Mul", ["bn.running_mean", "scale"], ["m"]),
+        node("Sub", ["bn.bias", "m"], ["shift"]),
+        node("Mul", ["x", "scale"], ["h"]),
+        node("Add", ["h", "shift"], ["z"]),
+        node("MatMul", ["z", "fc.weight"], ["y"]),
+    ]
+    names = ("bn.running_var", "bn.running_mean", "bn.weight", "bn.bias")
+    stored = {name: column() for name in names} | {"epsilon": 1e-5, "fc.weight": RANDOM.standard_normal((4, 4))}
+    assert trained(file(nodes, stored)) == {"fc.weight"}
