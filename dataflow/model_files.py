@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
 from .model import Model
 from .plugin.registry import Registry, registry_of
+
+_numbers = itertools.count()  # of files that are being written
 
 
 def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:
@@ -70,14 +74,15 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
-    unfinished = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    unfinished = target.with_name(f".{os.getpid()}.{next(_numbers)}{target.suffix}")
     try:
         form.save(model, str(unfinished), **options)
         unfinished.replace(target)
     except OSError as error:
         raise InputError(f"{path}: can't be written: {error.strerror or error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):  # the reason why it is still there counts
+            unfinished.unlink(missing_ok=True)
 
 
 def check_target(path: str, *, registry: Registry | None = None) -> None:

@@ -259,3 +259,15 @@ def test_second_gradient_of_scattered_zeros():
     )
     sample = Sample(df.ops.scatter_elements, operands, {"reduction": "mul"}, gradient=(0, 2))
     assert second_problem(sample, default_registry()) is None
+
+
+def test_the_gradient_of_a_product_with_an_infinity_and_a_zero():
+    """By the infinity it is the zero, and no NaN."""
+    g = df.GraphBuilder()
+    d, u = g.input("d", df.float32, (2,)), g.input("u", df.float32, (2,))
+    y = df.ops.scatter_elements(d, g.constant(np.array([0, 1])), u, axis=0, reduction="mul")
+    g.output("y", y)
+    feeds = {"d": np.float32([np.inf, 2]), "u": np.float32([0, 3])}
+    found = df.vjp(df.Model(g.build()), feeds)
+    np.testing.assert_array_equal(found["d"], [0, 3])
+    np.testing.assert_array_equal(found["u"], [np.inf, 2])

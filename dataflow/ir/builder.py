@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
@@ -117,6 +118,11 @@ class GraphBuilder:
         value = self._like(stored)
         self._initializers[value] = data
         return value
+
+    def noted(self, stored: Value, origin: str) -> Value:
+        """A stored tensor of this graph, of which an exporter said what it was computed of; see ``Initializer``."""
+        self._initializers[stored] = dataclasses.replace(self._initializers[stored], origin=origin)
+        return stored
 
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""

@@ -19,13 +19,18 @@ def decomposed(node: Node, inputs: Sequence[Value | None]) -> tuple[Value | None
     Raises:
         PluginError: the decomposition fails, gives something else than values, or values of other types.
     """
-    assert node.op.decompose is not None
+    if node.op.decompose is None:
+        raise PluginError(f"{node.describe()}: the op has no decomposition")
     extra = {"bodies": node.bodies} if node.op.bodies else {}
     with blamed(f"{node.describe()}: its decomposition"):
         made = node.op.decompose(*inputs, **extra, **node.attributes)
     found = (made,) if isinstance(made, Value) else made
     if not isinstance(found, (tuple, list)) or not all(v is None or isinstance(v, Value) for v in found):
         raise PluginError(f"{node.describe()}: its decomposition gave {made!r}; expected a value, or a tuple of values")
+    names = node.op.output_names(node)
+    missing = [n for n, v in zip(names, (*found, *[None] * len(names)), strict=False) if v is None and n[0] != "+"]
+    if len(found) > len(names) or (missing and not names[-1].endswith("*")):
+        raise PluginError(f"{node.describe()}: its decomposition gave {len(found)} values; expected {', '.join(names)}")
     for value, declared in zip(found, node.outputs, strict=False):
         if value is None or declared is None or value.type == declared.type:
             continue

@@ -42,7 +42,8 @@ def rewrite(
         if given is None:
             new[value] = builder.keep_as(value, data)
         else:
-            new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
+            stored = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
+            new[value] = builder.noted(stored, given.origin)
     for node in graph.nodes:
         poll(node)
         inputs = [None if v is None else new[v] for v in node.inputs]

@@ -63,7 +63,7 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
         if taker == devices[0]:
             return False
         types = tuple([None if v is None else v.type for v in node.inputs])
-        form = node.op, types, str(node.attributes), tuple(devices), taker
+        form = node.op, types, str(node.attributes), tuple(devices), taker, node.name if pins.refused else ""
         if form not in terms:
             terms[form] = _in_terms(node, devices, taker, pins, registry)
         return terms[form]
@@ -151,10 +151,13 @@ def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, regist
         for index, value in enumerate(node.inputs)
     ]
     builder.origin = node.origin or node.name
-    for index, value in enumerate(decomposed(node, given)):
-        if value is not None and node.outputs[index] is not None:
-            builder.output(f"y{index}", value)
+    with builder.scope(node.name):
+        for index, value in enumerate(decomposed(node, given)):
+            if value is not None and node.outputs[index] is not None:
+                builder.output(f"y{index}", value)
     made = eliminate_dead_code(builder.build())
+    if all(inner.op.view is not None for inner in made.nodes):
+        return True
     try:
         return any(choice.device in earlier for choice in select(made, pins, registry).choices.values())
     except ModelError:  # what it is made of has no kernel at all

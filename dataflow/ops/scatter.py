@@ -149,16 +149,16 @@ def _multiplied(*of: *Ops) -> tuple[Value, Value]:
     factor, factors = add(data, zero), add(updates, zeroes)  # with 1 instead of 0
     product_ = scattered(factor, indices, factors, reduction="mul")
     count = scattered(zero, indices, zeroes, reduction="add")
-    nought, noughts = mul(data, zero), mul(updates, zeroes)  # 0, and differentiable where the operand is 0
+    # 0, and differentiable where the operand is 0; else a constant, also beside infinities.
+    nought, noughts = (where(equal(v, scalar_like(v, 0)), v, scalar_like(v, 0)) for v in (data, updates))
     total = scattered(nought, indices, noughts, reduction="add")
 
     def others(read: Sequence[Value], factor: Value, zero: Value, nought: Value) -> Value:
         cotangent, product_, count, total = read
-        left = sub(count, zero)
-        last = where(equal(left, scalar_like(left, 1)), sub(total, nought), scalar_like(left, 0))
-        return mul(
-            cotangent, mul(div(product_, factor), where(equal(left, scalar_like(left, 0)), scalar_like(left, 1), last))
-        )
+        left, rest = sub(count, zero), div(product_, factor)
+        finite = where(equal(sub(rest, rest), scalar_like(rest, 0)), rest, scalar_like(rest, 0))
+        last = where(equal(left, scalar_like(left, 1)), mul(finite, sub(total, nought)), scalar_like(left, 0))
+        return mul(cotangent, where(equal(left, scalar_like(left, 0)), rest, last))
 
     known = (dy, product_, count, total)
     return others(known, factor, zero, nought), others([gathered(v, indices) for v in known], factors, zeroes, noughts)

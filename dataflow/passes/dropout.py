@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 
 from ..errors import ModelError
@@ -11,7 +12,10 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Value
+from ..ops.dynamic_shape import deferred
 from ..ops.random import UNSEEDED, dropout, random_normal, random_uniform
+
+_log = logging.getLogger("dataflow")
 
 
 def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:
@@ -96,9 +100,19 @@ def is_unseeded(graph: Graph, node: Node) -> bool:
     return stored is not None and int(stored.array[0]) == UNSEEDED
 
 
-def has_unseeded(graph: Graph) -> bool:
-    """Whether there is such a node."""
-    return any(is_unseeded(graph, node) for node in graph.nodes)
+def may_draw(graph: Graph) -> bool:
+    """Whether there is such a node, or may be one in a graph that is made for its inputs.
+
+    One in a body gets no key, which is logged.
+    """
+    for node in graph.nodes:
+        if any(map(_has_unseeded, node.bodies)):
+            _log.warning("%s: random nodes in its body draw the same numbers in each step", node.describe())
+    return any(is_unseeded(graph, node) or node.op is deferred for node in graph.nodes)
+
+
+def _has_unseeded(body: Graph) -> bool:
+    return any(is_unseeded(body, node) or any(map(_has_unseeded, node.bodies)) for node in body.nodes)
 
 
 def has_dropout(graph: Graph) -> bool:

@@ -18,6 +18,7 @@ from ..ops.dynamic_shape import deferred
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
 _SCALED = frozenset({"quantize", "dequantize"})  # by stored scales
 _OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|(?!\w*_\d+$)[A-Za-z_]\w*")  # no number of an exporter's
+_OF_RECURRENT = re.compile(r"\.(W|R|B|P)$")  # operands of LSTM, GRU and RNN
 _BIAS = re.compile(r"(^|[._])bias(_|$)")
 _NORM = re.compile(r"(^|[./_])((batch|layer|group|instance|rms)_?norm|norm|ln|bn)(_?\d+|_?f)?([./_]|$)", re.IGNORECASE)
 
@@ -158,13 +159,13 @@ def readers_of(graph: Graph) -> dict[str, list[tuple[int, int]]]:
 
 
 def first_reads(model: Model, names: Collection[str]) -> dict[str, int]:
-    """The index of the first node that reads each of these parameters, the least of those of one node of the file.
+    """The index of the first node that reads each of these parameters, of those of a recurrent node the least.
 
     -1 where none reads it.
     """
     readers, parameters = readers_of(model.graph), model.parameters
     found = {name: readers[name][0][0] if name in readers else -1 for name in names}
-    paths = {name: parameters[name].aliases[0].rpartition(".")[0] for name in names if parameters[name].aliases}
+    paths = {n: a.rpartition(".")[0] for n in names for a in parameters[n].aliases[:1] if _OF_RECURRENT.search(a)}
     least: dict[str, int] = {}
     for name, path in paths.items():
         least[path] = min(least.get(path, found[name]), found[name])
@@ -247,24 +248,33 @@ def _norms(model: Model, names: Sequence[str]) -> set[str]:
 def _behind_norms(graph: Graph) -> set[str]:
     """Vectors by which the result of a normalization is multiplied, and that are added behind it, through views.
 
-    So exporters write a group norm: as one without scale and bias, and these by themselves.
+    So exporters write a group norm: as one without scale and bias, and these by themselves, a product and then a sum.
     """
     vectors = _vectors(graph)
     sources = {value: value.name for value in graph.initializers if value.name in vectors}
-    normalized: set[Value | None] = set()
+    expected: dict[Value | None, tuple[str, ...]] = {}  # what may follow as a norm's own
     found = set()
     for node in graph.nodes:
-        name = node.op.name
+        name, first = node.op.name, node.inputs[0] if node.inputs else None
         if "norm" in name:
-            normalized.add(node.outputs[0])
-        elif name in _VIEWS and node.inputs[0] is not None:
-            if node.inputs[0] in normalized:
-                normalized.add(node.outputs[0])
-            if node.inputs[0] in sources and node.outputs[0] is not None:
-                sources[node.outputs[0]] = sources[node.inputs[0]]
-        elif name in ("mul", "add") and not normalized.isdisjoint(node.inputs):
-            beside = [sources[v] for v in node.inputs if v is not None and v in sources]
-            if beside:
+            if not any(_varies(graph, v) for v in node.inputs[1:] if v is not None):
+                expected[node.outputs[0]] = ("mul", "add")
+        elif name in _VIEWS:
+            if first in expected:
+                expected[node.outputs[0]] = expected[first]
+            if first in sources and first is not None and node.outputs[0] is not None:
+                sources[node.outputs[0]] = sources[first]
+        elif name in ("mul", "add"):
+            wanted = next((expected[v] for v in node.inputs if v in expected), ())
+            beside = {sources[v] for v in node.inputs if v is not None and v in sources}
+            if name in wanted and beside:
                 found.update(beside)
-                normalized.add(node.outputs[0])
+                own = any(_varies(graph, v) for v in graph.initializers if v.name in beside)
+                expected[node.outputs[0]] = (("add",) if name == "mul" else ()) if own else ("mul", "add")
     return found
+
+
+def _varies(graph: Graph, value: Value) -> bool:
+    """Whether a stored vector is more than ones or zeros that an exporter writes where there is none."""
+    stored = graph.initializers.get(value)
+    return stored is not None and bool((stored.array != stored.array.reshape(-1)[:1]).any())

@@ -181,10 +181,12 @@ def check_batches(
     last = count % fixed if not (training and dataset.drops_last) else 0
     if (batch_size == fixed or count == fixed <= batch_size) and not last:
         return
-    leave = f" and leave {last} over: drop_last=True of a Dataset leaves them out" if last and training else ""
+    leave = f", which leaves {last} over" if last else ""
+    leave += ": drop_last=True of a Dataset leaves them out" if last and training else ""
+    size = f"give batch_size={fixed}, or " if batch_size != fixed else ""
     raise InputError(
-        f"{what}: the model takes {fixed} samples at a time, and {count} come in batches of {batch_size}{leave}; give "
-        f"batch_size={fixed}, or load the model with batch='free'"
+        f"{what}: the model takes {fixed} samples at a time, and {count} come in batches of {batch_size}{leave}; "
+        f"{size}load the model with batch='free'"
     )
 
 

@@ -302,9 +302,14 @@ class Stepper(LogicalBatch):
     def _factor(self) -> float:
         """What the schedule says of the next step; raises InputError where that is no number."""
         factor = self.schedule(self.steps)
-        if not isinstance(factor, (int, float, np.number)):
-            raise InputError(f"the schedule gave {factor!r} after {self.steps} optimizer steps; expected a number")
-        return float(factor) * self._lr_factor
+        try:
+            found = float("no number" if isinstance(factor, str) or np.iscomplexobj(factor) else factor)
+        except (TypeError, ValueError):
+            given = checks.shown(factor)
+            raise InputError(
+                f"the schedule gave {given} after {self.steps} optimizer steps; expected a number"
+            ) from None
+        return found * self._lr_factor
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.

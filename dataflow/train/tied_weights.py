@@ -23,6 +23,8 @@ from ..ir.types import Array
 from ..ir.value import Value
 from ..model import Model
 
+_Key = tuple[tuple[int, ...], bytes]  # shape and hash of data
+
 
 @dataclass(frozen=True, slots=True)
 class Tie:
@@ -69,43 +71,46 @@ def find_ties(model: Model) -> dict[str, Tie]:
         same_size.setdefault((rows[name].dtype.name, rows[name].size), []).append(name)
     found: dict[str, Tie] = {}
     for group in same_size.values():
-        known: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
-
-        def alike(row: Array, origin: str) -> str | None:
-            """A tensor with these data, which may be one with a tensor of this origin."""
-            names = known.get(_key(row), ())  # noqa: B023  of this group
-            return next((name for name in names if not (origin and origins[name] and origin != origins[name])), None)
-
+        known: dict[_Key, dict[str, str]] = {}  # by the data and by origin: the first
         for name in group if len(group) > 1 else ():
-            row, shape = rows[name], arrays[name].shape
+            row, shape, origin = rows[name], arrays[name].shape, origins[name]
             if row.size < 2 or (row == row.reshape(-1)[0]).all():
                 continue
-            direct = alike(row, origins[name])
-            if direct is not None and row.size == arrays[direct].size:
-                same = shape == arrays[direct].shape
-                found[name] = Tie(direct) if same else Tie(direct, False, shape, _last_axes(shape, row.size))
+            key = _key(row)
+            direct = _alike(known.get(key), origin)
+            if direct is not None and shape == arrays[direct].shape:
+                found[name] = Tie(direct)
                 continue
-            other = (
-                alike(row.T, origins[name])
-                if direct is None and row.ndim == 2 and row.size == arrays[name].size
-                else None
-            )
+            if direct is not None and row.size == arrays[direct].size:
+                found[name] = Tie(direct, False, shape, _last_axes(shape, row.size))
+                continue
+            matrix = direct is None and row.ndim == 2 and row.size == arrays[name].size
+            other = _alike(known.get(_key(row.T)), origin) if matrix else None
             if other is not None and arrays[other].ndim == 2:
                 found[name] = Tie(other, True) if shape == row.shape else Tie(other, True, shape, shape)
-            else:
-                known.setdefault(_key(row), []).append(name)
+                continue
+            known.setdefault(key, {}).setdefault(origin, name)
     return found
 
 
+def _alike(known: Mapping[str, str] | None, origin: str) -> str | None:
+    """A tensor that may be one with a tensor of this origin: of the same, or where one of the two isn't known."""
+    if not known:
+        return None
+    return known.get(origin) or known.get("") if origin else next(iter(known.values()))
+
+
 def repeated(model: Model, ties: Mapping[str, Tie]) -> list[str]:
-    """Parameters trained by default that a file has once for each sample of a batch, and no other tensor once.
+    """Parameters trained by default that a file has once for each sample of its fixed batch, and no other tensor once.
 
     Each row would train by itself, though it was one parameter that an exporter repeated.
     """
-    of_modules = {value.name for value, stored in model.graph.initializers.items() if stored.origin}
+    batches = {type_.shape[0] for type_ in model.inputs.values() if type_.rank}
+    computed = {v.name for v, stored in model.graph.initializers.items() if stored.origin not in ("", v.name)}
     found = []
     for name, parameter in model.parameters.items():
-        if parameter.trainable and name in of_modules and name not in ties and parameter.type.rank > 1:
+        first = parameter.type.shape[:1]
+        if parameter.trainable and name in computed and name not in ties and len(first) and first[0] in batches:
             row = _row(parameter.array)
             if 1 < row.size < parameter.array.size and not (row == row.reshape(-1)[0]).all():
                 found.append(name)
@@ -126,7 +131,7 @@ def _last_axes(shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
     return shape[at:]
 
 
-def _key(array: Array) -> tuple[tuple[int, ...], bytes]:
+def _key(array: Array) -> _Key:
     return array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
 
 

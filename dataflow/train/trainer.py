@@ -163,7 +163,7 @@ class Trainer(Changing):
         mean = None if average is None else names.average(average)
         objective = Objective(model, loss, output, metrics, names)
         chosen = select(model, trainable)
-        if trainable is None and (apart := repeated(model, ties)):
+        if trainable is None and tie is None and (apart := repeated(model, ties)):
             _log.warning(
                 "%s has equal rows, as a parameter that an exporter repeated for each sample: it isn't trained by "
                 "default, since each row would train by itself; export the model with a free batch size", apart[0]
@@ -320,6 +320,8 @@ class Trainer(Changing):
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         check_batches("fit", self._inputs, dataset, batch_size, training=True)
+        if held is not None:
+            check_batches("fit: validation", self._inputs, held, batch_size, training=False)
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)
         fit = Fit(self, dataset, held, epochs, batch_size, shuffle, called, saving, early_stop, progress)
         return fit.run(resume)

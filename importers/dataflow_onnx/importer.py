@@ -75,6 +75,7 @@ class Importer(Operands):
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
+        self.returned = frozenset(outputs)
         self.declare(graph)
         self.convert_all(nodes)
         for name in outputs:

@@ -123,8 +123,10 @@ def _imported(
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     roles = roles_of(graph)
-    noted = record.noted.roles
-    source = Source(record.content, record.folder, record.external, types, kept, record.metadata, copies, roles, noted)
+    source = Source(
+        record.content, record.folder, record.external, types, kept, record.metadata, copies, roles,
+        record.noted.roles, record.noted.stopped,
+    )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more
         graph = eliminate_dead_code(graph)

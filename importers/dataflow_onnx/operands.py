@@ -72,7 +72,7 @@ class Operands:
         self.roles: dict[str, tuple[str, bool]] = {}
         self.claimed: set[Value] = set()
         self._of_file: frozenset[str] | None = None
-        self._read: frozenset[str] = frozenset()
+        self._reads = self.returned = frozenset[str]()  # by the file, by the caller
         self._sizes_named: set[str] = set()  # names of sizes that are read
         self._static: tuple[GraphBuilder, SizeValues] | None = None
 
@@ -84,8 +84,8 @@ class Operands:
 
     def is_used(self, name: str) -> bool:
         """Whether a node of the file, or of a body in it, reads what has the name, or a graph returns it."""
-        self._read = self._read or frozenset(names_read(self.outermost.record.graph)) - {""}
-        return name in self._read
+        self._reads = self._reads or frozenset(names_read(self.outermost.record.graph)) - {""}
+        return name in self._reads or name in self.outermost.returned
 
     def value(self, tensor: Tensor | None) -> Value:
         """The graph's value for a tensor; stored data becomes an initializer, once."""

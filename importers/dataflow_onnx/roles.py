@@ -36,7 +36,7 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
         stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
     named = noted.named - roles.keys()
     for value in parametrized(graph, [v for v in stored if v.name in named and is_finite(stored[v].array)]):
-        stored[value] = Initializer(stored[value].array, "parameter", True)
+        stored[value] = dataclasses.replace(stored[value], role="parameter", trainable=True)
     guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in noted.parameters}
     for value in of_positions(graph, guessed):
         stored[value] = dataclasses.replace(stored[value], trainable=False)

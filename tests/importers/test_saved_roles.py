@@ -126,3 +126,19 @@ def test_gradients_stop_where_they_did(tmp_path):
             losses.append([trainer.step(batch) for _ in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[1] == losses[2]
+
+
+def test_a_file_of_which_some_outputs_were_read_keeps_its_note(tmp_path):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 4))
+    h = df.ops.stop_gradient(df.ops.matmul(x, g.parameter("w", random(4, 4), trainable=False)))
+    g.output("h", h)
+    g.output("y", df.ops.stop_gradient(df.ops.matmul(h, g.parameter("w2", random(4, 4), trainable=False))))
+    model = df.Model(g.build())
+    df.save(model, tmp_path / "a.onnx")
+    first = df.load(tmp_path / "a.onnx", outputs=["h"])
+    first.parameters["w"].set(random(4, 4))
+    df.save(first, tmp_path / "b.onnx")
+    notes = [{e.key: e.value for e in onnx.load(tmp_path / name).metadata_props}[KEY] for name in ("a.onnx", "b.onnx")]
+    assert json.loads(notes[0]) == json.loads(notes[1])
+    assert not any(roles(df.load(tmp_path / "b.onnx")).values())

@@ -149,6 +149,8 @@ def test_an_input_that_nothing_is_differentiated_by_may_be_left_out_of_a_rule():
     [
         (lambda x: {}["k"], "its decomposition failed: KeyError: 'k'"),
         (lambda x: None, "its decomposition gave None; expected a value"),
+        (lambda x: (), "its decomposition gave 0 values; expected y"),
+        (lambda x: (x, x), "its decomposition gave 2 values; expected y"),
         (lambda x: df.ops.reduce_sum(x, axes=(0,)), r"gave float32\[1\] for .*infer says is float32\[3\]"),
         (lambda x: df.ops.cast(x, to=df.float64), r"gave float64\[3\] for .*infer says is float32\[3\]"),
     ],

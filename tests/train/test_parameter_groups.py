@@ -333,3 +333,29 @@ def test_what_stands_behind_a_norm_belongs_to_it() -> None:
     ]
     made = exported(nodes, stored, (2, 4, 6))
     assert set(select(made, "norm")) == {"onnx::Mul_3", "onnx::Add_4"}
+
+
+def test_nodes_of_one_name_and_modules_with_capitals_are_layers_of_their_own() -> None:
+    nodes, stored, value = [], {}, "x"
+    for i in range(4):
+        weight, bias = f"EncoderBlock_{i // 2}.dense{i % 2}.kernel", f"EncoderBlock_{i // 2}.dense{i % 2}.bias"
+        stored |= {weight: (8, 8), bias: (8,)}
+        nodes += [
+            helper.make_node("MatMul", [value, weight], [f"m{i}"], name="same"),
+            helper.make_node("Add", [f"m{i}", bias], ["y" if i == 3 else f"h{i}"], name="same"),
+        ]
+        value = f"h{i}"
+    made = exported(nodes, stored)
+    assert [*layers_of(made, list(stored)).values()] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert set(select(made, "head")) == set(list(stored)[-2:])
+
+
+def test_vectors_behind_a_norm_with_its_own_are_no_norms() -> None:
+    stored = {"scale": (8,), "bias": (8,), "position": (8,), "gate": (8,)}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale", "bias"], ["n"]),
+        helper.make_node("Add", ["n", "position"], ["a"]),
+        helper.make_node("Mul", ["a", "gate"], ["y"]),
+    ]
+    made = exported(nodes, stored)
+    assert set(select(made, "norm")) == {"scale", "bias"}

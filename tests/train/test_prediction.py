@@ -150,7 +150,7 @@ def test_predict_takes_floats_of_other_widths_as_training_does(batch_size):
 
 def test_a_fixed_batch_is_refused_before_any_work():
     labels = np.zeros((11, 2), np.float32)
-    text = r"{}: the model takes 4 samples at a time, and 11 come in batches of {}.* give batch_size=4, or load"
+    text = r"{}: the model takes 4 samples at a time, and 11 come in batches of {}.*load the model with"
     with trainer(model(rows=4)) as found:
         before = found.model.parameters["w"].array.copy()
         for size in (4, 32):

@@ -76,3 +76,24 @@ def test_a_resumed_run_draws_what_the_other_would_have(tmp_path):
     with df.Trainer(noisy(), "mse", rate, devices=["cpu"]) as trainer:
         found = trainer.fit(data, epochs=4, batch_size=8, progress=False, checkpoint=tmp_path, resume="auto")["loss"]
     assert found[-2:] == expected[-2:]
+
+
+def test_a_random_node_in_a_body_is_named(caplog):
+    """It has no key of its own: its numbers stay the same, and that is said."""
+    body = helper.make_graph(
+        [helper.make_node("RandomNormalLike", ["h"], ["noise"]), helper.make_node("Mul", ["h", "noise"], ["out"])],
+        "then", [], [helper.make_tensor_value_info("out", 1, None)],
+    )  # fmt: skip
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["h"], ["same"])], "else", [], [helper.make_tensor_value_info("same", 1, None)]
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("If", ["on"], ["y"], then_branch=body, else_branch=other),
+    ]
+    inputs = [("x", TensorProto.FLOAT, ["n", 6]), ("on", TensorProto.BOOL, [])]
+    proto = onnx_model(nodes, inputs, [("y", TensorProto.FLOAT, ["n", 6])], [("w", np.eye(6, dtype=np.float32))])
+    model = load_bytes(proto.SerializeToString())
+    with caplog.at_level("WARNING", "dataflow"):
+        losses_of(model, {**BATCH, "on": np.array(True)})
+    assert "random nodes in its body draw the same numbers" in caplog.text

@@ -8,6 +8,8 @@ import pytest
 from onnx import helper
 
 import dataflow as df
+from dataflow.ir.rewrite import rewrite
+from dataflow.train.tied_weights import Tie, find_ties
 from dataflow_onnx.file.noted import FOLDED, SIGNATURE
 from dataflow_onnx.loading import load_bytes
 from tests.support import ints, onnx_model
@@ -130,3 +132,25 @@ def test_a_saved_copy_is_written_in_its_own_shape(tmp_path):
     arrays = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "m.onnx").graph.initializer}
     assert arrays["val_7"].shape == (1, 5, 3)
     np.testing.assert_array_equal(arrays["val_7"][0], arrays["e.weight"])
+
+
+def test_a_parameter_whose_rows_begin_alike_trains():
+    """It is one of the module, and no batch has as many rows."""
+    rows = np.repeat(random(1, 4), 3, 0)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "mu"], ["y"])]
+    proto = onnx_model(nodes, [("x", 1, [3, 4])], [("y", 1, [3, 4])], [("w", random(4, 4)), ("mu", rows)])
+    with df.Trainer(with_notes(proto, ["w", "mu"]), "mse", "sgd:lr=0.1") as trainer:
+        assert set(trainer.trainable) == {"w", "mu"}
+
+
+def test_equal_tensors_with_equal_rows_are_tied():
+    rows = np.repeat(random(1, 4), 3, 0)
+    nodes = [helper.make_node("Add", ["x", "a"], ["h"]), helper.make_node("Mul", ["h", "b"], ["y"])]
+    proto = onnx_model(nodes, [("x", 1, ["n", 3, 4])], [("y", 1, ["n", 3, 4])], [("a", rows), ("b", rows)])
+    assert find_ties(load_bytes(proto.SerializeToString())) == {"b": Tie("a")}
+
+
+def test_an_edited_model_knows_which_parameters_are_two():
+    model = with_notes(two_layers("a.weight", "b.weight"), ("a.weight", "b.weight"))
+    graph = rewrite(model.graph, lambda *_: None, initializers=dict(model.graph.initializers))
+    assert [data.origin for data in graph.initializers.values()] == ["a.weight", "b.weight"]

@@ -25,7 +25,7 @@ def layers_of(model: Model, names: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     key = ""
     for name in sorted(names, key=lambda n: first[n]):
-        block = _block((name, origins.get(name, ""), *model.parameters[name].aliases))
+        block = _block((name, origins.get(name, "")), model.parameters[name].aliases)
         if block is not None:
             key = block
         elif model.parameters[name].type.rank >= 2 or not key:
@@ -34,9 +34,10 @@ def layers_of(model: Model, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _block(names: Sequence[str]) -> str | None:
-    for known in names:
+def _block(names: Sequence[str], aliases: Sequence[str]) -> str | None:
+    for index, known in enumerate((*names, *aliases)):
         match = _BLOCK.match(known)
-        if match is not None and "::" not in match[1] and _NODE.fullmatch(match[1]) is None:
+        of_node = match is not None and index >= len(names) and _NODE.fullmatch(match[1]) is not None
+        if match is not None and "::" not in match[1] and not of_node:
             return match[1].replace("/", ".").strip(".")
     return None

@@ -15,7 +15,7 @@ from ...execute.execution import Execution
 from ...host.quick_init import quick_init
 from ...ir.types import Array
 from ...model import Model
-from ...passes.dropout import has_unseeded
+from ...passes.dropout import may_draw
 from ..data.batch import Batch
 from ..evaluator import Evaluator
 from ..freezing import Freezing
@@ -119,7 +119,7 @@ class LogicalBatch(Evaluator):
             ties,
             execution,
             batch_norm=batch_norm,
-            draws=Draws(seed, dropout) if dropout or has_unseeded(model.graph) else None,
+            draws=Draws(seed, dropout) if dropout or may_draw(model.graph) else None,
             sites=sites,
             scaled=loss_scale is not None,
             as_ready=as_ready,

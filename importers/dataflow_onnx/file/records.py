@@ -207,6 +207,7 @@ class Source:
         copies: tensors that it has merged, see ``file.apart``.
         roles: of its stored tensors as they were read.
         noted: those that the file itself says.
+        stopped: results behind which it says that gradients stop.
     """
 
     content: Content = field(repr=False)
@@ -218,3 +219,4 @@ class Source:
     copies: tuple[Copy, ...] = ()
     roles: Roles = field(default_factory=dict, repr=False)
     noted: Roles = field(default_factory=dict, repr=False)
+    stopped: frozenset[str] = frozenset()

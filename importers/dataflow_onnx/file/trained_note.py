@@ -6,6 +6,7 @@ And behind which Identity nodes gradients stop: ONNX has no operator for that.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from dataflow.ops import stop_gradient
 from dataflow.plugin import Graph, Model
 
 from .records import Roles, Source
+
+_log = logging.getLogger("dataflow")
 
 KEY = "dataflow.roles"
 _STOPPED = "stopped"
@@ -47,21 +50,31 @@ def note_of(model: Model, source: Source | None, graph: Any) -> str:
     identities = {name for node in graph.node if node.op_type == "Identity" for name in node.output}
     read: Roles = {} if source is None else source.roles
     noted: Roles = {} if source is None else source.noted
-    changed = {
-        value.name: (data.role, data.trainable)
-        for value, data in model.graph.initializers.items()
-        if value.name in stored and value.type.dtype.kind in "fV"
-    }
+    now = {v.name: (d.role, d.trainable) for v, d in model.graph.initializers.items() if v.type.dtype.kind in "fV"}
+    known = {**noted, **now}  # of a file that was read in part, what the rest was noted as
+    changed = {name: role for name, role in known.items() if name in stored}
     lists: dict[str, list[str]] = {}
     for kind, role in _KINDS.items():
-        names = [name for name, now in changed.items() if now == role and (name in noted or read.get(name) != now)]
+        names = [name for name, own in changed.items() if own == role and (name in noted or read.get(name) != own)]
         if names:
             lists[kind] = names
-    results = [v.name for node in model.graph.nodes if node.op is stop_gradient for v in node.outputs if v is not None]
-    stopped = [name for name in results if name in identities]
+    before = () if source is None else sorted(source.stopped)
+    stopped = [name for name in dict.fromkeys((*before, *_stopped(model.graph))) if name in identities]
     if stopped:
         lists[_STOPPED] = stopped
     return json.dumps(lists, separators=(",", ":")) if lists else ""
+
+
+def _stopped(graph: Graph) -> list[str]:
+    """Results behind which gradients stop; those of bodies have other names in the file, so that is logged."""
+    for node in graph.nodes:
+        if any(map(_has_stopped, node.bodies)):
+            _log.warning("%s: gradients stop in its body; in a file that is read again they don't", node.describe())
+    return [v.name for node in graph.nodes if node.op is stop_gradient for v in node.outputs if v is not None]
+
+
+def _has_stopped(body: Graph) -> bool:
+    return any(node.op is stop_gradient or any(map(_has_stopped, node.bodies)) for node in body.nodes)
 
 
 def is_changed(model: Model, source: Source) -> bool:
