@@ -128,13 +128,17 @@ def test_what_lives_past_a_segment_is_reported(optional, counted):
 
 
 def test_a_device_that_refuses_nodes_is_not_asked_for_them_again(optional, counted):
-    session = df.Session(df.Model(two_layers()), devices=[("optional", {"refuses": 1}), "cpu"], registry=optional)
+    devices = [("optional", {"refuses": 1}), "cpu"]
+    session = df.Session(df.Model(two_layers()), devices=devices, registry=optional, fuse=False)
     found = session.run(feeds())["y"]
     np.testing.assert_allclose(found, df.Session(df.Model(two_layers()), devices=["cpu"]).run(feeds())["y"], 1e-5)
     by_op = {p.op: p for p in session.placement((4, 8))}
     assert by_op["add"].device == "cpu"
     assert by_op["matmul"].device == "optional"
     assert "adds are refused today" in by_op["add"].refusals["optional"]
+    fused = df.Session(df.Model(two_layers()), devices=devices, registry=optional)  # the sum is in one node with a sine
+    np.testing.assert_allclose(fused.run(feeds())["y"], found, 1e-5)
+    assert {p.op: p.device for p in fused.placement((4, 8))}["fused_elementwise"] == "cpu"
 
 
 def test_a_kernel_that_refuses_a_node_when_it_is_prepared_falls_back(optional):
