@@ -42,6 +42,11 @@ class Cancelled(DataflowError):
     """A run was cancelled before it finished."""
 
 
+def failure(whose: str, error: Exception) -> PluginError:
+    """What is raised in place of an error of code that isn't this project's; ``whose`` as for ``blamed``."""
+    return PluginError(f"{whose} failed: {type(error).__name__}: {error}")
+
+
 @contextmanager
 def blamed(whose: str) -> Iterator[None]:
     """Names the code of a plugin, or of the user, in what it raises beside this project's errors.
@@ -57,4 +62,4 @@ def blamed(whose: str) -> Iterator[None]:
     except (DataflowError, MemoryError):
         raise
     except Exception as error:
-        raise PluginError(f"{whose} failed: {type(error).__name__}: {error}") from error
+        raise failure(whose, error) from error

@@ -63,9 +63,7 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
     """
     checks.instance("model", model, Model)
     registry = registry_of(registry)
-    form = _format(path, registry)
-    if form.save is None:
-        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    form = _written(path, registry)
     if form.exports:
         options["exporters"] = registry.exporters
     if form.replaces:
@@ -91,13 +89,20 @@ def check_target(path: str, *, registry: Registry | None = None) -> None:
     Raises:
         InputError: no plugin writes this suffix, or there is no such folder, or it can't be written.
     """
-    form, folder = _format(path, registry_of(registry)), Path(path).absolute().parent
-    if form.save is None:
-        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    _written(path, registry_of(registry))
+    folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InputError(f"{path}: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: the folder {folder} can't be written")
+
+
+def _written(path: str, registry: Registry) -> Any:
+    """The format that writes a file; raises InputError where none does."""
+    form = _format(path, registry)
+    if form.save is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    return form
 
 
 def _format(path: str, registry: Registry) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sys
@@ -91,20 +90,21 @@ class GraphBuilder:
         *,
         role: Role = "constant",
         trainable: bool = False,
+        origin: str = "",
     ) -> Value:
-        """A stored tensor.
+        """A stored tensor; ``origin`` as in ``Initializer``.
 
         The array is kept without a copy, through a view that can't be written. Whoever changes it afterwards, or a
         tensor of another library that shares its memory, changes the model until training has given it new weights:
         hand over ``array.copy()`` where that may happen.
         """
-        return self._initialize(self.value(name, _type_of(array, name), exact=True), array, role, trainable)
+        return self._initialize(self.value(name, _type_of(array, name), exact=True), array, role, trainable, origin)
 
-    def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:
+    def _initialize(self, value: Value, array: Any, role: Role, trainable: bool, origin: str = "") -> Value:
         plain = type(array) is np.ndarray
         data = array.view() if plain else checks.array(f"the data of {value.name!r}", array).view()
         data.flags.writeable = False
-        self._initializers[value] = Initializer(data, role, trainable)
+        self._initializers[value] = Initializer(data, role, trainable, origin=origin)
         return value
 
     def keep(self, name: str, data: Initializer) -> Value:
@@ -118,11 +118,6 @@ class GraphBuilder:
         value = self._like(stored)
         self._initializers[value] = data
         return value
-
-    def noted(self, stored: Value, origin: str) -> Value:
-        """A stored tensor of this graph, of which an exporter said what it was computed of; see ``Initializer``."""
-        self._initializers[stored] = dataclasses.replace(self._initializers[stored], origin=origin)
-        return stored
 
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""

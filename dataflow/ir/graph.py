@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from ..errors import DataflowError, ModelError, PluginError
+from ..errors import DataflowError, ModelError, failure
 from ..host.quick_init import quick_init
 from .dims import Dim
 from .op import AnyOp, Attribute
@@ -63,7 +63,7 @@ class Node:
         except (DataflowError, MemoryError):
             raise
         except Exception as error:
-            raise PluginError(f"{self.describe()}: its cost failed: {type(error).__name__}: {error}") from error
+            raise failure(f"{self.describe()}: its cost", error) from error
         return found
 
     def describe(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DataflowError, PluginError
+from ..errors import DataflowError, PluginError, failure
 from .graph import Node
 from .substitution import answered
 from .types import DTYPES, DType
@@ -135,9 +135,7 @@ class Kernel:
         except (DataflowError, MemoryError):
             raise
         except Exception as error:
-            raise PluginError(
-                f"{node.describe()}: accepts of the kernel {self.name!r} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise failure(f"{node.describe()}: accepts of the kernel {self.name!r}", error) from error
         return answer
 
     def input_spec(self, index: int) -> OperandSpec:

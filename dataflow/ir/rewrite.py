@@ -42,8 +42,9 @@ def rewrite(
         if given is None:
             new[value] = builder.keep_as(value, data)
         else:
-            stored = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
-            new[value] = builder.noted(stored, given.origin)
+            new[value] = builder.initializer(
+                value.name, given.array, role=given.role, trainable=given.trainable, origin=given.origin
+            )
     for node in graph.nodes:
         poll(node)
         inputs = [None if v is None else new[v] for v in node.inputs]

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..host import checks
 from ..ir.edits import Edit, edited
 from ..model import Model
-from ..passes.dropout import dropout_in_body, has_dropout, insert_dropout
+from ..passes.random_keys import dropout_in_body, has_dropout, insert_dropout
 from .layers import constants_of, end_of, layers_of
 from .targets import chosen
 

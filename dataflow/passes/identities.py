@@ -8,7 +8,7 @@ from ..ir.rewrite import with_values
 from ..ir.types import contiguous_strides
 from ..ir.value import Value
 from ..ops.shape import pad
-from .dropout import is_inactive
+from .random_keys import is_inactive
 
 
 def remove_identities(graph: Graph) -> Graph:

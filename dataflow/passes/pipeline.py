@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError
+from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError, failure
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
 from ..ir.op import AnyOp
@@ -177,7 +177,7 @@ def _run_checked(one: Pass, graph: Graph, context: Context) -> Graph:
     except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError):
         raise  # not the pass's alone
     except Exception as error:  # anybody's code
-        raise PluginError(f"{named} failed: {type(error).__name__}: {error}") from error
+        raise failure(named, error) from error
     problem = _invalid(graph, made)
     if problem is not None:
         raise PluginError(f"{named} returned an invalid graph: {problem}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ops.random import KEY
-from ..passes.dropout import insert_dropout, with_key
+from ..passes.random_keys import insert_dropout, with_key
 from .joint import (
     PENDING,
     VALUES,

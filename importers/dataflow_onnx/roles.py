@@ -44,11 +44,11 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
         if value.name not in noted.parameters:  # of batch norms whose four vectors are fixed
             stored[value] = dataclasses.replace(stored[value], trainable=False)
     for value in _copies(stored) if noted.named else ():
-        stored[value] = Initializer(stored[value].array, "parameter", True)
+        stored[value] = dataclasses.replace(stored[value], role="parameter", trainable=True)
     for value, data in stored.items() if noted.roles else ():
         if value.name in noted.roles and data.array.dtype.kind in "fV" and data.role != "statistic":
             role, trainable = noted.roles[value.name]
-            stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+            stored[value] = dataclasses.replace(data, role=role, trainable=trainable)  # type: ignore[arg-type]
     for value, data in stored.items() if noted.origins else ():
         if value.name in noted.origins:
             stored[value] = dataclasses.replace(data, origin=noted.origins[value.name])

@@ -279,21 +279,28 @@ def exported(nodes: list[Any], stored: dict[str, tuple[int, ...]], inputs: tuple
     return load_bytes(proto.SerializeToString())
 
 
+def linear(names: list[tuple[str, str, str, str]]) -> tuple[list[Any], dict[str, tuple[int, ...]]]:
+    """Nodes of layers in a row, each of weight, bias and names of its product and sum; and shapes of what is stored."""
+    nodes: list[Any] = []
+    stored: dict[str, tuple[int, ...]] = {}
+    for i, (weight, bias, product, total) in enumerate(names):
+        stored |= {weight: (8, 8), bias: (8,)}
+        given, result = f"h{i}" if i else "x", f"h{i + 1}" if i + 1 < len(names) else "y"
+        nodes.append(helper.make_node("MatMul", [given, weight], [f"m{i}"], name=product))
+        nodes.append(helper.make_node("Add", [f"m{i}", bias], [result], name=total))
+    return nodes, stored
+
+
 def test_numbers_of_nodes_are_no_layers() -> None:
     """As PyTorch's default exporter names them: the tensors of a layer have the number of its module."""
-    nodes, stored, value = [], {}, "x"
-    for i in range(6):
-        weight, bias = f"val_{2 * i}", f"layers.{i // 2}.{'qf'[i % 2]}.bias"
-        stored |= {weight: (8, 8), bias: (8,)}
-        nodes += [
-            helper.make_node("MatMul", [value, weight], [f"m{i}"], name=f"node_MatMul_{3 * i + 1}"),
-            helper.make_node("Add", [f"m{i}", bias], ["y" if i == 5 else f"h{i}"], name=f"node_linear_{i}"),
-        ]
-        module = f"layers.{i // 2}.{'qf'[i % 2]}"
-        for node in nodes[-2:]:
-            entry = node.metadata_props.add()
-            entry.key, entry.value = "pkg.torch.onnx.name_scopes", f"['', 'layers.{i // 2}', '{module}', 'linear']"
-        value = f"h{i}"
+    modules = [f"layers.{i // 2}.{'qf'[i % 2]}" for i in range(6)]
+    nodes, stored = linear(
+        [(f"val_{2 * i}", f"{m}.bias", f"node_MatMul_{3 * i + 1}", f"node_linear_{i}") for i, m in enumerate(modules)]
+    )
+    for i, node in enumerate(nodes):
+        entry = node.metadata_props.add()
+        entry.key = "pkg.torch.onnx.name_scopes"
+        entry.value = f"['', 'layers.{i // 4}', '{modules[i // 2]}', 'linear']"
     made = exported(nodes, stored)
     found = layers_of(made, list(stored))
     assert [found[name] for name in stored] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
@@ -336,15 +343,8 @@ def test_what_stands_behind_a_norm_belongs_to_it() -> None:
 
 
 def test_nodes_of_one_name_and_modules_with_capitals_are_layers_of_their_own() -> None:
-    nodes, stored, value = [], {}, "x"
-    for i in range(4):
-        weight, bias = f"EncoderBlock_{i // 2}.dense{i % 2}.kernel", f"EncoderBlock_{i // 2}.dense{i % 2}.bias"
-        stored |= {weight: (8, 8), bias: (8,)}
-        nodes += [
-            helper.make_node("MatMul", [value, weight], [f"m{i}"], name="same"),
-            helper.make_node("Add", [f"m{i}", bias], ["y" if i == 3 else f"h{i}"], name="same"),
-        ]
-        value = f"h{i}"
+    modules = [f"EncoderBlock_{i // 2}.dense{i % 2}" for i in range(4)]
+    nodes, stored = linear([(f"{m}.kernel", f"{m}.bias", "same", "same") for m in modules])
     made = exported(nodes, stored)
     assert [*layers_of(made, list(stored)).values()] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert set(select(made, "head")) == set(list(stored)[-2:])

@@ -15,7 +15,7 @@ from ...execute.execution import Execution
 from ...host.quick_init import quick_init
 from ...ir.types import Array
 from ...model import Model
-from ...passes.dropout import may_draw
+from ...passes.random_keys import may_draw
 from ..data.batch import Batch
 from ..evaluator import Evaluator
 from ..freezing import Freezing
