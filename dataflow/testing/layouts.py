@@ -38,14 +38,14 @@ class Layout:
 
     Attributes:
         axes: of the operand.
-        transposed: the order of the input's axes is reversed.
+        order: the input's axes, outermost first, as axes of the operand; None: they are the operand's.
     """
 
     axes: tuple[AxisLayout, ...]
-    transposed: bool = False
+    order: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"[{', '.join(map(str, self.axes))}]" + (" transposed" if self.transposed else "")
+        return f"[{', '.join(map(str, self.axes))}]" + ("" if self.order is None else f" of {self.order}")
 
     @property
     def broadcasts(self) -> bool:
@@ -61,14 +61,15 @@ class Layout:
         found = np.full(self._sizes(array.shape), _poison(array.dtype), array.dtype)
         indices = [np.arange(start, stop, step) for start, stop, step in self._ranges(array.shape)]
         found[np.ix_(*indices)] = array[self._distinct()]
-        return np.ascontiguousarray(found.transpose()) if self.transposed else found
+        return found if self.order is None else np.ascontiguousarray(found.transpose(self.order))
 
     def view(self, g: GraphBuilder, name: str, dtype: DType, shape: tuple[int, ...]) -> Value:
         """Add an input ``name`` to the graph; the operand as a view of it."""
         sizes = self._sizes(shape)
-        value = g.input(name, dtype, sizes[::-1] if self.transposed else sizes)
-        if self.transposed:
-            value = ops.transpose(value, perm=tuple(reversed(range(len(shape)))))
+        order = self.order or tuple(range(len(shape)))
+        value = g.input(name, dtype, tuple(sizes[axis] for axis in order))
+        if self.order is not None:
+            value = ops.transpose(value, perm=tuple(map(order.index, range(len(shape)))))
         starts, stops, steps = zip(*self._ranges(shape), strict=True)
         if (starts, stops, steps) != ((0,) * len(shape), sizes, (1,) * len(shape)):
             value = ops.slice(value, starts=starts, stops=stops, steps=steps)
@@ -83,7 +84,7 @@ class Layout:
         return [min(1, d) if axis.broadcast else d for axis, d in zip(self.axes, shape, strict=True)]
 
     def _sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the input, before the order of its axes is reversed."""
+        """The shape of the input, with its axes in the operand's order."""
         return tuple(a.offset + n * abs(a.step) for a, n in zip(self.axes, self._counts(shape), strict=True))
 
     def _ranges(self, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -108,8 +109,8 @@ def _poison(dtype: np.dtype[Any]) -> Any:
 
 
 def uniform(shape: tuple[int, ...], axis: AxisLayout, *, transposed: bool = False) -> Layout:
-    """The layout with ``axis`` for each axis of ``shape``."""
-    return Layout((axis,) * len(shape), transposed)
+    """The layout with ``axis`` for each axis of ``shape``; ``transposed``: the order of axes is reversed."""
+    return Layout((axis,) * len(shape), tuple(range(len(shape)))[::-1] if transposed else None)
 
 
 Shape = tuple[int, ...]
@@ -175,4 +176,5 @@ def _random(shape: Shape, random: np.random.Generator, broadcast: bool) -> Layou
     for size in shape:
         step, offset = (int(random.choice(values)) for values in ((1, 1, 1, -1, 2, -3), (0, 0, 1, 3)))
         axes.append(AxisLayout(step, offset, bool(random.random() < 0.25) and broadcast and size > 1))
-    return Layout(tuple(axes), bool(random.random() < 0.3))
+    shuffled = random.random() < 0.5
+    return Layout(tuple(axes), tuple(map(int, random.permutation(len(shape)))) if shuffled else None)

@@ -102,7 +102,8 @@ def _double_products() -> list[Sample]:
     """Products of float64 that are larger than a kernel's blocks, and of few rows."""
     sizes = [(1, 300, 130), (3, 300, 130), (4, 5, 3), (5, 257, 13), (97, 600, 101), (8, 0, 5), (100, 7, 1)]
     rows = [Sample(ops.matmul, (x(m, k, dtype=float64), x(k, n, dtype=float64))) for m, k, n in sizes]
-    return [*rows, Sample(ops.matmul, (x(2, 1, 4, 5, dtype=float64), x(3, 5, 6, dtype=float64)))]
+    batches = [((2, 1, 4, 5), (3, 5, 6)), ((9, 3, 5), (5, 4)), ((2, 3, 70, 5), (5, 40))]
+    return rows + [Sample(ops.matmul, (x(*a, dtype=float64), x(*b, dtype=float64))) for a, b in batches]
 
 
 SAMPLES: list[Sample] = _products() + _upcast() + _rounded() + _long() + _determinants() + _inverses() + _transforms()

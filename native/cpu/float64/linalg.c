@@ -154,7 +154,7 @@ static void multiply_blocks(void *context, int64_t index, int64_t count, int32_t
   for (; at < end; at++) {
     const int64_t matrix = at / blocks, block = at % blocks;
     multiply(m, m->a + df_batch_offset(&m->p, &m->p.a, matrix),
-             m->b + df_batch_offset(&m->p, &m->p.b, matrix),
+             m->b + df_batch_offset_b(&m->p, matrix),
              m->c + df_batch_offset(&m->p, &m->p.c, matrix),
              block / m->across * DF_DOUBLE_TASK_ROWS, block % m->across * m->width,
              m->workspace + worker * m->scratch);

@@ -83,7 +83,7 @@ static inline df_product_sizes df_product_sizes_of(df_extent a, df_extent b, df_
   return p;
 }
 
-/* Elements from the start of x, an operand or c, to its matrix number |index|: of the axes of c but
+/* Elements from the start of x, which is a or c, to its matrix number |index|: of the axes of c but
  * the last and that of the rows. */
 static inline int64_t df_batch_offset(const df_product_sizes *p, const df_extent *x,
                                       int64_t index) {
@@ -98,6 +98,12 @@ static inline int64_t df_batch_offset(const df_product_sizes *p, const df_extent
     index /= size;
   }
   return offset;
+}
+
+/* Likewise for b, which is one matrix where the rows of a product are along another axis: there
+ * |index| counts rows, too, that b doesn't have. */
+static inline int64_t df_batch_offset_b(const df_product_sizes *p, int64_t index) {
+  return p->row_axis == 2 ? df_batch_offset(p, &p->b, index) : 0;
 }
 
 #endif

@@ -68,8 +68,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     int64_t matrix = at / tasks;
     if (matrix) {
       gemm.a += df_batch_offset(&matmul->p, &matmul->p.a, matrix);
-      if (matmul->p.row_axis == 2) /* else b is one matrix */
-        df_gemm_advance_b(&gemm, df_batch_offset(&matmul->p, &matmul->p.b, matrix));
+      df_gemm_advance_b(&gemm, df_batch_offset_b(&matmul->p, matrix));
       gemm.c += df_batch_offset(&matmul->p, &matmul->p.c, matrix);
     }
     DF_NAME(df_gemm_task)(&gemm, &matmul->split, at % tasks,

@@ -202,8 +202,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     product.b = c->prepacked + sum_bytes(p->n) + j / DF_BYTE_COLUMNS * panel;
     product.narrow = df_byte_noted_narrow(c->prepacked, sum_bytes(p->n));
   } else {
-    const uint8_t *b = (const uint8_t *)c->o.right->data +
-                       (p->row_axis == 2 ? df_batch_offset(p, &p->b, matrix) : 0);
+    const uint8_t *b = (const uint8_t *)c->o.right->data + df_batch_offset_b(p, matrix);
     product.b = scratch + w->packed_columns;
     pack_all(vectors, scratch + w->packed_columns, b + j * p->b.strides[p->b.rank - 1], p, columns,
              c->o.right->dtype);
