@@ -153,11 +153,10 @@ static void multiply_blocks(void *context, int64_t index, int64_t count, int32_t
   df_task_range(index, count, m->p.batch * blocks, 1, &at, &end);
   for (; at < end; at++) {
     const int64_t matrix = at / blocks, block = at % blocks;
-    multiply(m, m->a + df_batch_offset(&m->p, &m->p.a, matrix),
-             m->b + df_batch_offset_b(&m->p, matrix),
-             m->c + df_batch_offset(&m->p, &m->p.c, matrix),
-             block / m->across * DF_DOUBLE_TASK_ROWS, block % m->across * m->width,
-             m->workspace + worker * m->scratch);
+    multiply(
+        m, m->a + df_batch_offset(&m->p, &m->p.a, matrix), m->b + df_batch_offset_b(&m->p, matrix),
+        m->c + df_batch_offset(&m->p, &m->p.c, matrix), block / m->across * DF_DOUBLE_TASK_ROWS,
+        block % m->across * m->width, m->workspace + worker * m->scratch);
   }
 }
 
