@@ -207,6 +207,9 @@ class _Change:
         """The weight as (outputs, inputs)."""
         stored = next(value for value in self.builder.initializers() if value.name == self.adapter.weight)
         weight = self._float(stored)
+        if self.layer.flat:
+            sizes = self.layer.sizes
+            weight = ops.reshape(weight, shape=sizes[::-1] if self.layer.transposed else sizes)
         if self.adapter.kind == "conv":
             return self._matrix(weight)
         return weight if self.layer.transposed else _swapped(weight)

@@ -139,8 +139,7 @@ def _first_data(adapter: Adapter, layer: Layer, generator: np.random.Generator) 
 def magnitudes(adapter: Adapter, layer: Layer, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The magnitudes of the weight as it is, and their squares, as DoRA's adapters begin."""
     assert adapter.magnitude is not None and adapter.squares is not None
-    array = arrays[layer.weight.name]
-    rows = array if layer.kind == "conv" or layer.transposed else array.T
+    rows = layer.by_output(arrays[layer.weight.name])
     squares = np.square(as_matrix(rows), dtype=np.float64).sum(1)
     shape = shapes_of(adapter, layer)[adapter.magnitude]
     return {

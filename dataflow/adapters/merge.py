@@ -92,11 +92,11 @@ def merged_weight(adapter: Adapter, layer: Layer, arrays: dict[str, Array]) -> A
     weight = arrays[adapter.weight]
     a, b = (as_matrix(arrays[name].astype(np.float64)) for name in (adapter.a, adapter.b))
     change = adapter.scale * (b @ a)  # (outputs, inputs)
-    by_output = layer.kind == "conv" or layer.transposed
-    made = as_matrix(weight.astype(np.float64))
-    made = (made if by_output else made.T) + change
+    rows = layer.by_output(weight.astype(np.float64))
+    made = as_matrix(rows) + change
     if adapter.magnitude is not None:
         square = np.maximum(np.square(made).sum(1, keepdims=True), LEAST_SQUARE)
         factor = arrays[adapter.magnitude].reshape(-1, 1) / np.sqrt(square)
         made = made * factor
-    return (made if by_output else made.T).reshape(weight.shape).astype(weight.dtype)
+    made = made if layer.kind == "conv" or layer.transposed else made.T
+    return made.reshape(weight.shape).astype(weight.dtype)

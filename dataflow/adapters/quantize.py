@@ -76,7 +76,7 @@ def quantize(
         """The weight's tensors, once for all nodes that read it."""
         if layer.weight not in made:
             name = layer.weight.name
-            rows = arrays[name] if layer.transposed else arrays[name].T
+            rows = layer.by_output(arrays[name])
             data = dict(zip(("blocks", "scales", "zeros"), in_blocks(name, rows, bits, block, symmetric), strict=True))
             of = {label: builder.free_name(f"{name}.{label}") for label in data}
             aliases[of["blocks"]] = (name, *aliases.get(name, ()))
@@ -116,7 +116,8 @@ def can_quantize(layer: Layer) -> bool:
     """Whether a layer is products alone, with a stored weight of float32."""
     products = all(use.node.op.name == "matmul" and not use.swapped for use in layer.uses)
     type_ = layer.weight.type
-    return layer.kind == "linear" and layer.stored and products and type_.dtype.name == "float32" and type_.elements > 0
+    stored = layer.stored and not layer.flat  # a file's recurrent layer reads it with an axis more
+    return layer.kind == "linear" and stored and products and type_.dtype.name == "float32" and type_.elements > 0
 
 
 def in_blocks(name: str, weight: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, Array, Array | None]:

@@ -22,7 +22,7 @@ from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
 from .sized_data import sized_scalar
 from .tracing import Traced
-from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
+from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count, float32, int64
 from .types import dtype as as_dtype
 from .value import Value, refuse_bool
 
@@ -162,7 +162,7 @@ class GraphBuilder:
         Args:
             op: the declaration.
             inputs: values; numbers and arrays become constants, numbers of the dtype of the first value that isn't of
-                bools, a condition.
+                bools, a condition; where all are, floats become float32 and whole numbers int64.
             attributes: by name; defaults are filled in.
             bodies: the graphs that the node carries.
             name: the node's; made from the op's when None.
@@ -428,6 +428,10 @@ class GraphBuilder:
             return given  # type: ignore[return-value]  # as almost always
         values = [v for v in given if isinstance(v, Value)]
         like = next((v for v in values if v.type.dtype is not bool_), values[0] if values else None)
+        dtype = bool_ if like is None else like.type.dtype
+        if dtype is bool_:  # what a condition chooses from
+            numbers = [item for item in given if isinstance(item, (int, float)) and not isinstance(item, bool)]
+            dtype = bool_ if not numbers else float32 if any(isinstance(n, float) for n in numbers) else int64
         operands: list[Value | None] = []
         for item in given:
             if item is None or isinstance(item, Value):
@@ -436,7 +440,7 @@ class GraphBuilder:
                 operands.append(item)
             elif isinstance(item, (bool, int, float)) and like is not None:
                 refuse_bool(op.name, like, item)
-                operands.append(self.scalar(item, like.type.dtype))
+                operands.append(self.scalar(item, dtype))
             else:
                 operands.append(self.constant(checks.array(f"{op.name}: an operand", item)))
         return tuple(operands)

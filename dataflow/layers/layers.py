@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..ir.graph import Graph, Node
+from ..ir.types import Array
 from ..ir.value import Value
 
 Kind = Literal["linear", "conv", "embedding"]
@@ -40,7 +41,8 @@ class Layer:
         kind: of the first node that looks up rows of it, else of the first that reads it.
         sizes: of what that node reads: (inputs, outputs) of a product, (outputs, inputs, *window) of a convolution,
             (rows, features) of a look-up.
-        stored: the operand of all of them is the stored tensor or its transpose, so that a change of it can be stored.
+        stored: the operand of all of them is the stored tensor, perhaps with axes of size 1 more or less, or its
+            transpose, so that a change of it can be stored.
         alone: nothing else reads the stored tensor, so that a change of it changes these nodes alone.
         transposed: it is the transpose.
         uses: in the order of the graph.
@@ -62,6 +64,17 @@ class Layer:
     def path(self) -> str:
         """The name of its module."""
         return self.paths[0]
+
+    @property
+    def flat(self) -> bool:
+        """Whether the stored tensor has other axes than what is read of it."""
+        return self.stored and self.weight.type.sizes not in (self.sizes, self.sizes[::-1])
+
+    def by_output(self, array: Array) -> Array:
+        """The stored tensor's data with the outputs first, then the inputs, and the window of a convolution."""
+        if self.kind == "conv":
+            return array.reshape(self.sizes)
+        return array.reshape(self.sizes[::-1]) if self.transposed else array.reshape(self.sizes).T
 
 
 def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Layer]:
@@ -177,11 +190,12 @@ def module_paths(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Which stored tensor an operand is: ``direct`` or through other nodes, as it is or ``transposed``."""
+    """Which stored tensor an operand is: ``direct`` or through other nodes, as it is or ``transposed``, or a part."""
 
     stored: Value
     direct: bool = True
     transposed: bool = False
+    sliced: bool = False
 
 
 class _Origins:
@@ -199,7 +213,8 @@ class _Origins:
         """Notes the origin of what a node of constants computes."""
         sources = [None if v is None else self._of.get(v) for v in node.inputs]
         known = [source for source in sources if source is not None]
-        if not _is_transpose(node):
+        flat = _is_reshape(node) and known != [] and known[0].direct and not known[0].transposed
+        if not (_is_transpose(node) or flat):
             for value in node.inputs:
                 self._note(value, node)
         if not known or node.op.effects != "none" or node.bodies:
@@ -208,10 +223,13 @@ class _Origins:
             return
         first = known[0]
         if _is_transpose(node):
-            made = _Origin(first.stored, first.direct, not first.transposed)
+            made = dataclasses.replace(first, transposed=not first.transposed)
+        elif flat:
+            made = first
         else:
             largest = max(known, key=lambda source: source.stored.type.elements)
-            made = _Origin(largest.stored, False, largest.transposed)
+            fewer = any(v is not None and v.type.elements < largest.stored.type.elements for v in node.outputs)
+            made = _Origin(largest.stored, False, largest.transposed, largest.sliced or fewer)
         self._of.update(dict.fromkeys((v for v in node.outputs if v is not None), made))
 
     def _note(self, value: Value | None, reader: Node | None) -> None:
@@ -234,7 +252,8 @@ class _Origins:
             return None
         weight, other = node.inputs[position], node.inputs[1 - position]
         origin = None if weight is None else self._of.get(weight)
-        if origin is None or weight is None or other in self._of:
+        # A part of a stored tensor, as the matrices of a recurrent layer's directions are, has no name of its own.
+        if origin is None or weight is None or other in self._of or origin.sliced:
             return None
         if node.op.name == "matmul_blocks":
             return origin
@@ -245,6 +264,14 @@ class _Origins:
         if weight.type.rank != 2 or (node.op.name == "gather" and node.attributes["axis"] != 0):
             return None
         return origin
+
+
+def _is_reshape(node: Node) -> bool:
+    """Whether a node adds or removes axes of size 1."""
+    x, y = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if node.op.name != "reshape" or x is None or y is None or y.type.rank < 2:
+        return False
+    return [size for size in x.type.shape if size != 1] == [size for size in y.type.shape if size != 1]
 
 
 def _is_transpose(node: Node) -> bool:

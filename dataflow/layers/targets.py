@@ -46,10 +46,10 @@ def chosen(
         found = set()
         wanted = [pattern for pattern in given if not pattern.startswith("!")]
         for pattern in wanted or ["*"]:
-            found |= _matching(layers, pattern, option)
+            found |= _matching(graph, layers, pattern, option)
         for pattern in given:
             if pattern.startswith("!"):
-                found -= _matching(layers, pattern[1:], option)
+                found -= _matching(graph, layers, pattern[1:], option)
         if not found:
             raise InputError(f"{option}={list(given)} leave no layer; candidates: {_listed(layers)}")
     inside = _read_by_bodies(graph)
@@ -68,9 +68,15 @@ def _read_by_bodies(graph: Graph) -> list[str]:
     return list(dict.fromkeys(value.name for value in read if value is not None and value in trained))
 
 
-def _matching(layers: Sequence[Layer], pattern: str, option: str) -> set[str]:
+def _matching(graph: Graph, layers: Sequence[Layer], pattern: str, option: str) -> set[str]:
     found = {layer.weight.name for layer in layers if any(_matches(name, pattern) for name in layer.names)}
     if not found:
+        stored = next((v.name for v in graph.initializers if v.type.rank > 1 and _matches(v.name, pattern)), None)
+        if stored is not None:
+            raise InputError(
+                f"{option}: {pattern!r} is the stored tensor {stored!r}, which no product, convolution or look-up "
+                f"reads as one matrix; candidates: {_listed(layers)}"
+            )
         near = difflib.get_close_matches(pattern, [name for layer in layers for name in layer.names], 3, cutoff=0.3)
         nearest = f"; nearest names: {', '.join(map(repr, near))}" if near else ""
         raise InputError(f"{option}: {pattern!r} matches no layer{nearest}; candidates: {_listed(layers)}")

@@ -15,6 +15,7 @@ from ..ir.types import TensorType
 from ..ir.value import Value
 from .activation import relu
 from .arithmetic import add, mul, neg, sub
+from .cast import cast
 from .conv import MOST
 from .infer import alike, floats_alike, need, need_float, operand, result
 from .reduce import over_count
@@ -135,17 +136,23 @@ def _train_gradient(
         else:
             found[:3] = batch_norm_train_grad(dy, x, scale, mean, inverse)
     momentum, axes = node.attributes["momentum"], (0, *range(2, x.type.rank))
+
+    def over_x(statistic: Value) -> Value:
+        """It in the dtype of x, which may be another one, to broadcast over x."""
+        same = statistic.type.dtype == x.type.dtype
+        return per_channel(statistic if same else cast(statistic, to=x.type.dtype), x.type.rank)
+
     for index, cotangent in enumerate((dmean, dvariance)):
         if cotangent is not None:
             found[3 + index] = mul(cotangent, momentum)
             share = over_count(mul(cotangent, 1.0 - momentum), x, axes=axes, keepdims=False)
-            slope = broadcast_to(per_channel(share, x.type.rank), shape=x.type.shape)
+            slope = broadcast_to(over_x(share), shape=x.type.shape)
             if index == 1:
-                slope = mul(mul(slope, 2.0), sub(x, per_channel(result(node, 3), x.type.rank)))
+                slope = mul(mul(slope, 2.0), sub(x, over_x(result(node, 3))))
             found[0] = slope if found[0] is None else add(found[0], slope)
     if any(v is not None for v in kept):
-        mean, inverse = (per_channel(result(node, index), x.type.rank) for index in (3, 4))
-        dkept = [None if v is None else per_channel(v, x.type.rank) for v in kept]
+        mean, inverse = (over_x(result(node, index)) for index in (3, 4))
+        dkept = [None if v is None else over_x(v) for v in kept]
         more = of_moments(x, mean, inverse, *dkept, axes=axes)
         found[0] = more if found[0] is None or more is None else add(found[0], more)
     return found

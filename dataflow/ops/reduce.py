@@ -81,6 +81,16 @@ def _prod_gradient(node: Node, dy: Value) -> Value:
     return mul(_broadcast_back(node, dy), where(equal(others_zero, zero), others, zero))
 
 
+def _numbers_infer(name: str) -> Any:
+    """Of numbers: a sum of bools would be one, whether any holds, where NumPy counts."""
+
+    def infer(x: TensorType, *, axes: Sequence[int], keepdims: bool) -> TensorType:
+        need_number(name, x)
+        return reduced(name)(x, axes=axes, keepdims=keepdims)
+
+    return infer
+
+
 def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
     return Op(
         name,
@@ -94,11 +104,11 @@ def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
     )
 
 
-reduce_sum: Op = _reduce("reduce_sum", _broadcast_back, "the sum over axes")
+reduce_sum: Op = _reduce("reduce_sum", _broadcast_back, "the sum over axes", _numbers_infer("reduce_sum"))
 reduce_mean: Op = _reduce("reduce_mean", _mean_gradient, "the mean over axes", _mean_infer)
 reduce_max: Op = _reduce("reduce_max", _extreme_gradient, "the largest over axes")
 reduce_min: Op = _reduce("reduce_min", _extreme_gradient, "the smallest over axes")
-reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes")
+reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes", _numbers_infer("reduce_prod"))
 
 
 def _arg(name: str, doc: str) -> Op:

@@ -109,9 +109,10 @@ class _Search(Groups):
         if form is None:
             return None
         types = form.types()
-        key = key_of(types, tuple(form.attributes.values()), self.targets.order(form.first))
+        elements = math.prod(_sizes(form.last))
+        key = key_of(types, tuple(form.attributes.values()), self.targets.order(form.first), elements)
         if key not in self._taken:
-            self._taken[key] = self._takes(form, types)
+            self._taken[key] = self._takes(form, types, elements)
         return form if self._taken[key] else None
 
     # ---- behind the softmax -----------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class _Search(Groups):
         )  # fmt: skip
 
     def _operand(self, value: Value, shape: tuple[int, ...], *, numbers: bool = True) -> Leaf:
-        return leaf_of(value, view_of(value, self.makers, self._numbers if numbers else {}), shape)
+        return leaf_of(value, view_of(value, self.makers, self._numbers if numbers else {}, matrix=True), shape)
 
     def _layout(self, result: _Result, canonical: tuple[int, ...]) -> tuple[tuple[int, ...], Layout]:
         """The leading axes, and up to which node the op's result is that of the nodes behind the product."""
@@ -225,13 +226,18 @@ class _Search(Groups):
             laid, value = None if after is None else [*after], node.outputs[0]
         return found
 
-    def _takes(self, form: Form, types: tuple[TensorType | None, ...]) -> bool:
-        """Whether a device has kernels for it, with operands of these types."""
+    def _takes(self, form: Form, types: tuple[TensorType | None, ...], elements: int) -> bool:
+        """Whether a device has kernels for it, with operands of these types and a result of so many elements.
+
+        Where all operands repeat along an axis the op's result doesn't have it.
+        """
         try:
             inferred = attention.infer(*types, **form.attributes)
         except InputError:
             return False
         assert isinstance(inferred, tuple)
+        if inferred[0].elements != elements:
+            return False
         inputs = tuple(None if t is None else Value("operand", t) for t in types)
         outputs = (Value("y", inferred[0]), Value("logsum", inferred[1]) if self._differentiable else None)
         made = Node(attention, form.last.name, inputs, outputs, form.attributes)

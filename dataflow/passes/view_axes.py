@@ -138,14 +138,25 @@ def through(nodes: Iterable[Node], axes: tuple[Axis, ...]) -> tuple[Axis, ...] |
     return found
 
 
-def view_of(value: Value, makers: Mapping[Value, Node], numbers: Mapping[Node, tuple[Value, float]]) -> View:
+def view_of(
+    value: Value,
+    makers: Mapping[Value, Node],
+    numbers: Mapping[Node, tuple[Value, float]],
+    *,
+    matrix: bool = False,
+) -> View:
     """A value as a view of what lies as far before it as its last two axes are one factor each.
 
     Args:
         value: bound, of at least one element.
         makers: the node of each computed value.
         numbers: what nodes multiply by a number, and that number; a chain goes on behind them.
+        matrix: it is an operand of a product, whose last two axes don't broadcast: they have no factor that repeats.
     """
+
+    def fits(axis: Axis) -> bool:
+        return not axis or (len(axis) == 1 and not (matrix and axis[0].axis is None))
+
     chain: list[Node] = []
     base = value
     while len(chain) < _LONGEST:
@@ -161,7 +172,7 @@ def view_of(value: Value, makers: Mapping[Value, Node], numbers: Mapping[Node, t
         source = numbers[last][0] if last in numbers else last.inputs[0]
         assert source is not None
         axes = through(reversed(chain[:count]), axes_of(source.type.sizes))
-        if axes is not None and all(len(axis) <= 1 for axis in axes[-2:]):
+        if axes is not None and all(map(fits, axes[-2:])):
             factors = [numbers[node][1] for node in chain[:count] if node in numbers]
             return View(source, axes, math.prod(factors) if factors else None)
     return View(value, axes_of(value.type.sizes))

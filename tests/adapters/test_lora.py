@@ -432,3 +432,61 @@ def test_layers_within_bodies_are_named_as_left_out(caplog):
         adapted = df.lora(df.Model(g.build()), rank=2, targets="*")
     assert "stored matrices that they read: 1, first inner" in caplog.text
     assert any("head" in name and "lora" in name for name in adapted.parameters)
+
+
+def recurrent(path, directions):
+    """A file with an LSTM, whose matrices have an axis of directions, and a product."""
+    random = np.random.default_rng(0)
+
+    def stored(name, *shape):
+        return onnx.numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 2, name)
+
+    nodes = [
+        onnx.helper.make_node(
+            "LSTM", ["x", "w", "r"], ["h"], hidden_size=4, direction="bidirectional" if directions == 2 else "forward"
+        ),
+        onnx.helper.make_node("ReduceMean", ["h"], ["m"], axes=[0, 1], keepdims=0),
+        onnx.helper.make_node("MatMul", ["m", "f"], ["y"]),
+    ]
+    f32 = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info("x", f32, [5, "b", 3])],
+        [onnx.helper.make_tensor_value_info("y", f32, ["b", 2])],
+        [stored("w", directions, 16, 3), stored("r", directions, 16, 4), stored("f", 4, 2)],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return df.load(path)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_the_input_matrix_of_a_recurrent_layer_has_an_adapter_that_merges(tmp_path, dora):
+    """It is stored with an axis of one direction, and the file's node reads it so."""
+    model = df.lora(recurrent(str(tmp_path / "m.onnx"), 1), rank=2, targets="*", dora=dora)
+    assert {adapter.weight for adapter in model.adapters} == {"w", "f"}
+    x = np.random.default_rng(1).standard_normal((5, 6, 3)).astype(np.float32)
+    with df.Trainer(model, optimizer=df.optim.SGD(lr=0.5)) as trainer:
+        for _ in range(5):
+            trainer.step({"x": x, "labels": np.arange(6) % 2})
+    expected = model({"x": x})["y"]
+    merged = df.merge_lora(model)
+    assert merged.arrays()["w"].shape == (1, 16, 3)
+    np.testing.assert_allclose(merged({"x": x})["y"], expected, atol=1e-5)
+    df.save(merged, str(tmp_path / "merged.onnx"))
+    saved = onnxruntime.InferenceSession(str(tmp_path / "merged.onnx")).run(None, {"x": x})[0]
+    np.testing.assert_allclose(saved, expected, atol=1e-5)
+
+
+def test_slices_of_a_stored_tensor_have_no_adapter(tmp_path):
+    """Those of the directions of a recurrent layer, or of layers in one tensor, are other matrices."""
+    model = recurrent(str(tmp_path / "m.onnx"), 2)
+    assert [adapter.weight for adapter in df.lora(model, targets="*").adapters] == ["f"]
+    with pytest.raises(df.InputError, match=r"'w' is the stored tensor 'w', which no product.* reads as one matrix"):
+        df.lora(model, targets="w")
+    g = df.GraphBuilder()
+    x, w = g.input("x", df.float32, ("b", 3)), g.parameter("w", np.ones((2, 3, 3), np.float32))
+    for index in range(2):
+        x = ops.matmul(x, w[index])
+    g.output("y", ops.matmul(x, g.parameter("f", np.ones((3, 2), np.float32))))
+    assert [adapter.weight for adapter in df.lora(df.Model(g.build()), targets="*").adapters] == ["f"]

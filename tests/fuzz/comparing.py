@@ -119,7 +119,8 @@ def wrong(graph: df.Graph, feeds: Results, found: Results, rounding: float = 0.0
     dtypes = {v.type.dtype.name for v in graph.values() if v.type.dtype.is_float}
     if "float4_e2m1fn" in dtypes:
         return ""  # one rounding is up to half of a value there: no error can be distinguished from rounding
-    noise = NOISE * (1 if dtypes <= {"float32", "float64"} else 2.0**13 if "float16" in dtypes else 2.0**16)
+    noise = NOISE * (2.0**-29 if dtypes == {"float64"} else 1 if dtypes <= {"float32", "float64"}
+                     else 2.0**13 if "float16" in dtypes else 2.0**16)  # fmt: skip
     margin = MARGIN
     if rounding:
         noise, margin = noise + rounding, MARGIN_OF_ROUNDING

@@ -176,7 +176,7 @@ class Maker:
         """One random node, with what it takes around it."""
         kinds = (self.unary, self.unary, self.binary, self.binary, self.view, self.view, self.reduce, self.matmul,
                  self.sample, self.sample, self.rest)  # fmt: skip
-        made = self.random.choice(kinds)()
+        made = self.attended() if self.random.random() < 0.04 else self.random.choice(kinds)()
         for value in made if isinstance(made, (tuple, list)) else (made,):
             if value is not None and math.prod(value.type.sizes) <= MOST:
                 self.keep(value)
@@ -281,6 +281,37 @@ class Maker:
             y = ops.add(y, self.leaf(Operand((w.type.sizes[1],))))
             y = ops.relu(y) if self.random.random() < 0.5 else y
         return ops.mul(y, 0.25)
+
+    def attended(self) -> Value:
+        """Attention node by node, of operands that views and broadcasts give."""
+        sizes = self.random.choices((1, 2, 3, 4, 5, 8), k=6)
+        lead, (m, n, d, e) = tuple(sizes[: self.random.randint(0, 2)]), sizes[2:]
+
+        def operand(*shape: int) -> Value:
+            some = tuple(1 if self.random.random() < 0.15 else size for size in shape)
+            x = self.fit(self.pick(), Operand(some))
+            return ops.broadcast_to(x, shape=shape) if some != shape and self.random.random() < 0.7 else x
+
+        def product(a: Value, b: Value) -> Value:
+            """Of operands whose last axes may be 1 by now."""
+            inner = max(a.type.sizes[-1], b.type.sizes[-2])
+            a = ops.broadcast_to(a, shape=(*a.type.sizes[:-1], inner))
+            return ops.matmul(a, ops.broadcast_to(b, shape=(*b.type.sizes[:-2], inner, b.type.sizes[-1])))
+
+        q, v = operand(*lead, m, d), operand(*lead, n, e)
+        kt = operand(*lead, d, n) if self.random.random() < 0.4 else self.swapped(operand(*lead, n, d))
+        if self.random.random() < 0.3:
+            q = ops.mul(q, 0.5)
+        scores = ops.mul(product(q, kt), 0.25) if self.random.random() < 0.6 else product(q, kt)
+        if self.random.random() < 0.5:
+            mask = self.fit(self.pick(), Operand(tuple(1 if self.random.random() < 0.3 else s for s in (*lead, m, n))))
+            scores = ops.add(scores, mask)
+        return product(ops.softmax(scores, axis=-1), v)
+
+    def swapped(self, x: Value) -> Value:
+        """With the last two axes in the other order."""
+        rank = len(x.type.sizes)
+        return ops.transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
     def sample(self) -> Any:
         """An op of the conformance kit, on adapted values or fresh data."""

@@ -14,6 +14,7 @@ from tests.kit_samples import EVERY_VARIANT
 
 from . import (
     adapters,
+    dtypes,
     edits,
     files,
     gradients,
@@ -75,6 +76,7 @@ def test_gradients_of_random_graphs_agree_with_differences():
     ("name", "target", "count"),
     [
         ("second", second.target, 8),
+        ("dtypes", dtypes.target, 24),
         ("training", training.target, 12),
         ("saved", saved.target, 25),
         ("adapters", adapters.target, 24),

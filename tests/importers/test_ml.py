@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow.cli.main import commands
 from dataflow.passes.autodiff import vjp_graph
+from dataflow.passes.bind_shapes import bind
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
 
@@ -68,6 +69,10 @@ def floats(random, *shape):
 def test_normalizer(norm, random):
     x = np.concatenate([floats(random, 4, 3), np.zeros((1, 3), np.float32)])
     same("Normalizer", x, SCORE, norm=norm)
+    graph = bind(load_bytes(serialized("Normalizer", {"x": x}, SCORE, norm=norm)).graph, {"x rows": 5})
+    y = np.ones((5, 3), np.float32)
+    gradient = evaluate(vjp_graph(graph, graph.inputs), {"x": x, "grad.z": y})  # of the row of zeros too
+    assert all(np.isfinite(array).all() for array in gradient.values())
 
 
 def test_scaler_imputer_binarizer_and_extractor(random):

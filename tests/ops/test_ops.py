@@ -354,8 +354,32 @@ def test_costs_count_operations():
 def test_strings_are_not_reduced(op):
     g = df.GraphBuilder()
     x = g.input("x", df.string, (2, 2))
-    with pytest.raises(df.InputError, match=rf"{op.name}: expected numbers or booleans, got string\[2, 2\]"):
+    with pytest.raises(df.InputError, match=rf"{op.name}: expected numbers.*, got string\[2, 2\]"):
         op(x, axes=(0,), keepdims=True)
+
+
+def test_sums_of_bools_are_refused():
+    """NumPy counts, and a bool says only whether there are any."""
+    g = df.GraphBuilder()
+    held = ops.greater(g.input("x", df.float32, (4,)), 0.0)
+    for op in (ops.reduce_sum, ops.reduce_prod):
+        with pytest.raises(df.InputError, match=r"reduce_\w+: expected numbers, got bool\[4\]; use cast first"):
+            op(held, axes=(0,))
+    assert ops.reduce_max(held, axes=(0,)).type.dtype == df.bool_
+
+
+def test_numbers_between_which_a_condition_chooses_keep_their_dtype():
+    g = df.GraphBuilder()
+    held = ops.greater(g.input("x", df.float32, (3,)), 0.0)
+    choices = {"floats": (2.0, 0.5), "mixed": (3, 0.5), "ints": (3, 0), "bools": (True, False)}
+    for name, numbers in choices.items():
+        g.output(name, ops.where(held, *numbers))
+    with pytest.raises(df.InputError, match=r"equal.*bool.*float32"):
+        ops.equal(held, 0.7)
+    x = np.array([1, -1, 2], np.float32)
+    for name, array in df.Session(g.build(), ["numpy"]).run({"x": x}).items():
+        np.testing.assert_array_equal(array, np.where(x > 0, *choices[name]))
+        assert array.dtype == {"ints": "i8", "bools": "?"}.get(name, "f4")
 
 
 def test_an_axis_may_have_more_elements_than_its_indices_have_numbers():

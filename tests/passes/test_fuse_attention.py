@@ -116,9 +116,33 @@ def grouped(o):
     return heads_last(ops.matmul(ops.where(ops.is_nan(weights), 0.0, weights), repeated(o.v)))
 
 
+def first(x, axis):
+    """The first along an axis, everywhere."""
+    stops = tuple(1 if other == axis else size for other, size in enumerate(x.shape))
+    some = ops.slice(x, starts=(0,) * len(x.shape), stops=stops, steps=(1,) * len(x.shape))
+    return ops.broadcast_to(some, shape=x.shape)
+
+
+def one_query(o):
+    """For all rows and heads."""
+    return attended(ops.add(ops.matmul(first(first(o.q, 1), 2), halves(o.k)), padding(o)), o.v)
+
+
+def repeated_features(o):
+    """Of queries, keys and values: the product sums what repeats, and the result repeats."""
+    scores = ops.matmul(ops.mul(first(o.q, 3), 0.5), halves(first(o.k, 3)))
+    return attended(ops.add(scores, padding(o)), first(o.v, 3))
+
+
+def one_key(o):
+    """And one value, for all heads."""
+    k, v = (first(first(x, 1), 2) for x in (o.k, o.v))
+    return attended(ops.add(ops.matmul(first(o.q, 1), halves(k)), padding(o)), v)
+
+
 FORMS = [
-    masked_before_scaling, selected, selected_elsewhere, capped, biased, scaled_per_head, heads_in_the_batch, bounded,
-    transposed_weights, grouped,
+    one_query, repeated_features, one_key, masked_before_scaling, selected, selected_elsewhere, capped, biased,
+    scaled_per_head, heads_in_the_batch, bounded, transposed_weights, grouped,
 ]  # fmt: skip
 
 

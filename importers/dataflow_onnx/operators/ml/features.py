@@ -53,9 +53,10 @@ def Normalizer(c: Importer, x: T, *, norm: str = "MAX") -> Any:
     elif norm == "L1":
         divisor = ops.reduce_sum(ops.abs(value), axes=axes, keepdims=1)
     else:
-        divisor = ops.sqrt(ops.reduce_sum(ops.mul(value, value), axes=axes, keepdims=1))
-    one = number(c.builder, 1, value.type.dtype)
-    return cast_to(ops.div(value, ops.where(ops.equal(divisor, 0.0), one, divisor)), float32)
+        divisor = ops.reduce_sum(ops.mul(value, value), axes=axes, keepdims=1)
+    divisor = ops.where(ops.equal(divisor, 0.0), number(c.builder, 1, value.type.dtype), divisor)
+    # Taken of what was chosen: the square root of 0 has no derivative.
+    return cast_to(ops.div(value, ops.sqrt(divisor) if norm == "L2" else divisor), float32)
 
 
 @operator("Imputer")
