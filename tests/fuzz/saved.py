@@ -7,6 +7,7 @@ import random as standard
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 import dataflow as df
@@ -16,6 +17,14 @@ from .findings import Finding, Outcome, allowed, different, ended_by, finding_of
 from .graphs import of_graph
 from .making import Made
 from .referee import Referee
+
+OVERLOOKING = {"reduce_max", "reduce_min", "max_pool"}  # NaN beside numbers, in onnxruntime
+
+
+def has_nan(graph: Made) -> bool:
+    """Whether one is among what a graph is fed or stores."""
+    stored = (data.array for data in graph.graph.initializers.values())
+    return any(np.isnan(a).any() for a in (*graph.feeds.values(), *stored) if a.dtype.kind == "f")
 
 
 @of_graph
@@ -37,6 +46,8 @@ def target(graph: Made, random: standard.Random) -> Outcome:
             text = f"{type(error).__name__}: {error}"
     if text:
         return different("read again", graph.graph, text)
+    if has_nan(graph) and any(node.op.name in OVERLOOKING for node in graph.graph.nodes):
+        return Outcome("onnxruntime overlooks NaN")
     theirs = _referee().results(data, graph.feeds)
     if theirs is None:
         return Outcome("onnxruntime refuses")
