@@ -13,11 +13,15 @@ from .errors import InputError, ModelError
 from .host import checks
 from .host.class_names import with_class_names
 from .host.numbers import integer
+from .ir.builder import GraphBuilder
 from .ir.graph import Graph, Initializer, Node
 from .ir.rewrite import rewrite
 from .ir.types import Array
 from .ir.value import Value
+from .layers.layers import module_paths
 from .model import Model
+from .ops.infer import product
+from .ops.shape import reshape
 
 MOST_CLASSES = 1 << 31
 _BETWEEN = frozenset(
@@ -61,7 +65,7 @@ def replace_head(
     Args:
         model: a classifier; it is not changed.
         classes: how many the new one has.
-        at: name of the node, its weight or the weight's alias, where the choice isn't clear.
+        at: name of the node, its weight, the weight's alias or its module, where the choice isn't clear.
         keep: old classes that stay: a sequence puts them first in that order, a mapping goes from old to new.
         seed: of the new weights.
 
@@ -84,7 +88,7 @@ def replace_head(
         array = _resized(arrays[name], axis, classes, kept, generator if random else None)
         new[old[name]] = dataclasses.replace(graph.initializers[old[name]], array=array, trainable=True)
     try:
-        graph = rewrite(graph, lambda builder, node, inputs: None, initializers=new)
+        graph = rewrite(graph, _reshaped, initializers=new)
     except InputError as error:
         raise ModelError(
             f"the model can't have {classes} classes: what follows the head {head.node.describe()} is made for "
@@ -92,6 +96,26 @@ def replace_head(
         ) from None
     # The names of the classes before mean nothing now.
     return Model(graph, aliases=model.aliases, source=model.source, metadata=with_class_names(model.metadata, None))
+
+
+def _reshaped(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> tuple[Value | None, ...] | None:
+    """A reshape of what has another size along one axis, with the axis of its result that is this one; else None.
+
+    Raises:
+        InputError: no axis is.
+    """
+    before, x, y = node.inputs[0] if node.inputs else None, inputs[0] if inputs else None, node.outputs[0]
+    if node.op is not reshape or before is None or x is None or y is None or x.type.shape == before.type.shape:
+        return None
+    changed = [axis for axis, (old, new) in enumerate(zip(before.type.shape, x.type.shape, strict=True)) if old != new]
+    if len(changed) == 1:
+        (axis,) = changed
+        size, outer = before.type.shape[axis], product(before.type.shape[:axis])
+        for index, found in enumerate(y.type.shape):
+            if found == size and product(y.type.shape[:index]) == outer:
+                shape = (*y.type.shape[:index], x.type.shape[axis], *y.type.shape[index + 1 :])
+                return builder.add(reshape, [x], {"shape": shape}, name=node.name, output_names=[y.name]).outputs
+    raise InputError(f"{node.describe()} makes {y.type} of {before.type}")
 
 
 def _resized(
@@ -133,7 +157,8 @@ def _find(model: Model, at: str | None) -> Head:
     listed = "; ".join(f"{h.node.name!r} (weight {h.weight.name!r}, {h.classes} results)" for h in candidates[-5:])
     if at is not None:
         for head in candidates:
-            if at in (head.node.name, head.weight.name, *model.aliases.get(head.weight.name, ())):
+            names = (head.weight.name, *model.aliases.get(head.weight.name, ()))
+            if at in (head.node.name, *names, *module_paths(names)):
                 return head
         raise ModelError(f"at={at!r} names no layer with weights; candidates: {listed}")
     by_node = {head.node: head for head in candidates}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +14,13 @@ class Edit:
         old: a value of the graph before.
         new: what it is called then.
         readers: these follow; without, they read what is called ``old`` afterwards, which an added node computes.
+        added: the file doesn't have the value, its nodes may read it.
     """
 
     old: str
     new: str
     readers: bool = False
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def edited(
     before = source if isinstance(source, Edited) else Edited(source)
     made = tuple(edits)
     all_added = _renamed(before.added, made) | frozenset(added)
-    of_file = tuple(edit for edit in made if edit.readers or edit.old not in before.added)
+    of_file = tuple(
+        replace(edit, added=edit.old in before.added) for edit in made if edit.readers or edit.old not in before.added
+    )
     return Edited(before.source, before.edits + of_file, all_added, before.reduced or reduced)
 
 

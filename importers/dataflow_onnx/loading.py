@@ -120,11 +120,11 @@ def _imported(
             "%s: %d dropout nodes in training mode are inactive, first %s; Trainer(dropout=True) lets them drop",
             path, len(importer.inactive), importer.inactive[0],
         )  # fmt: skip
-    types = {value.name: value.type for value in graph.initializers}
+    stored = {value.name: data.array for value, data in graph.initializers.items()}
     kept = record.graph.initializers if record.external else {}
     roles = roles_of(graph)
     source = Source(
-        record.content, record.folder, record.external, types, kept, record.metadata, copies, roles,
+        record.content, record.folder, record.external, stored, kept, record.metadata, copies, roles,
         record.noted.roles, record.noted.stopped,
     )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
@@ -191,12 +191,17 @@ def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[Node
     return tuple(reversed(kept))
 
 
+def knows(record: ModelRecord, nodes: Sequence[NodeRecord], table: Table = STANDARD) -> bool:
+    """Whether every operator of these nodes has a converter."""
+    used = {(node.domain, node.op) for node in _with_bodies(nodes)}
+    versions = record.opsets
+    return all(domain in versions and table.find(domain, op, versions[domain]) is not None for domain, op in used)
+
+
 def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str, table: Table) -> None:
     """Lists every operator without a converter at once."""
     missing: dict[tuple[str, str], list[str]] = {}
-    used = {(node.domain, node.op) for node in _with_bodies(nodes)}
-    versions = record.opsets
-    if all(domain in versions and table.find(domain, op, versions[domain]) is not None for domain, op in used):
+    if knows(record, nodes, table):
         return
     for node in _with_bodies(nodes):
         version = record.opsets.get(node.domain)

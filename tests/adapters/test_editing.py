@@ -100,6 +100,22 @@ def test_an_output_is_added(tmp_path, file):
     assert list(both(inner, tmp_path)[0]) == ["features", old]
 
 
+def test_a_new_head_is_appended_trained_and_named(tmp_path):
+    """Its tensors are parameters where a layer makes them; what an edit added is no name of the file."""
+    model = load()
+    hidden = relu_of(model)
+    new = model.with_outputs([hidden]).append("new", lambda v: df.nn.linear(v.builder, v, 4, name="head"), of=hidden)
+    with df.Trainer(new.copy(), df.losses.CrossEntropy(), output="new", trainable="*") as trainer:
+        assert {"head/weight", "head/bias"} <= {*trainer.trainable}
+    named = new.rename({"head/weight": "scores.weight", hidden: "hidden"})
+    assert "scores.weight" in named.parameters
+    results, proto = both(named, tmp_path)
+    assert set(results) == {"hidden", "new"}
+    assert "scores.weight" in {tensor.name for tensor in proto.graph.initializer}
+    double = load().replace(hidden, lambda v: ops.mul(v, 2.0))  # what follows in the file reads the added value
+    both(double.rename({hidden: "inner"}), tmp_path)
+
+
 def test_a_stored_tensor_and_another_value_take_its_readers(tmp_path):
     model = load("adapters_script")
     model = model.replace("conv.weight", lambda w: ops.mul(w, 3.0))

@@ -20,7 +20,7 @@ from .graphs import INSTRUCTION_SETS as INSTRUCTION_SETS
 from .graphs import minimized, of_graph
 from .making import Array, Made
 
-# Of 16 bits, roundings decide what these give, and no error that is told from roundings remains.
+# Of 16 bits, roundings decide what these give, and no error that differs from roundings remains.
 STEPS = {"equal", "less", "less_equal", "greater", "greater_equal", "floor", "ceil", "round", "sign", "cast",
          "fused_elementwise", "argmax", "argmin", "top_k", "mod", "quantize"}  # fmt: skip
 DTYPES = (df.float64, df.float64, df.float16, df.bfloat16)

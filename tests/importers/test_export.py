@@ -72,6 +72,64 @@ def test_a_new_head_changes_its_weights_and_the_declared_shapes(name, tmp_path):
     assert model(x)["logits"].shape == before.shape
 
 
+def convolved(path, end, **attributes):
+    """A file whose head is a convolution, with an operator that flattens or reshapes its result."""
+    random = np.random.default_rng(0)
+    stored = {"w": random.standard_normal((6, 3, 1, 1)).astype(np.float32), "b": np.zeros(6, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node(end, ["p", *attributes.pop("more", ())], ["y"], **attributes),
+    ]
+    tensors = [numpy_helper.from_array(a, n) for n, a in stored.items()]
+    tensors += [numpy_helper.from_array(np.array(shape, np.int64), f"to {shape}") for shape in ([-1, 6], [-1, 2, 3])]
+    names = {name for node in nodes for name in node.input}
+    tensors = [tensor for tensor in tensors if tensor.name in names]
+    y = ("y", onnx.TensorProto.FLOAT, ["n", 6] if len(names) < 6 or "to [-1, 6]" in names else ["n", 2, 3])
+    onnx.save(onnx_model(nodes, [("x", onnx.TensorProto.FLOAT, ["n", 3, 4, 4])], [y], tensors), path)
+    return df.load(str(path))
+
+
+def test_what_flattens_behind_a_head_follows_its_size(tmp_path):
+    new = df.replace_head(convolved(tmp_path / "m.onnx", "Flatten"), classes=7)
+    assert str(new.outputs["y"]) == "float32[n, 7]"
+    df.save(new, str(tmp_path / "new.onnx"))
+    x = np.random.default_rng(1).standard_normal((6, 3, 4, 4)).astype(np.float32)
+    np.testing.assert_allclose(new(x)["y"], run(tmp_path / "new.onnx", {"x": x})["y"], rtol=1e-5, atol=1e-5)
+    assert [d.dim_value for d in onnx.load(tmp_path / "new.onnx").graph.output[0].type.tensor_type.shape.dim] == [0, 7]
+
+
+def test_a_head_before_numbers_of_its_size_is_refused(tmp_path):
+    """By replace_head where the graph can't follow, and by the file where its nodes can't."""
+    split = convolved(tmp_path / "m.onnx", "Reshape", more=["to [-1, 2, 3]"])
+    with pytest.raises(df.ModelError, match=r"made for 6: .* makes float32\[n, 2, 3\] of float32\[n, 6, 1, 1\]"):
+        df.replace_head(split, classes=7)
+    new = df.replace_head(convolved(tmp_path / "m.onnx", "Reshape", more=["to [-1, 6]"]), classes=7)
+    with pytest.raises(df.ModelError, match=r"new sizes, since numbers in its nodes are made for the old"):
+        df.save(new, str(tmp_path / "new.onnx"))
+    assert not (tmp_path / "new.onnx").exists()
+
+
+@pytest.mark.parametrize("how", ["rename", "replace_head", "append", "quantize"])
+def test_what_was_trained_before_an_edit_is_written(how, tmp_path):
+    """The edited model holds the data itself: only the file says that it is new."""
+    model = recording("mlp")
+    name = next(n for n, p in model.parameters.items() if p.trainable and p.type.rank == 1)
+    model.parameters[name].set(model.parameters[name].array + 1)
+    edited = {
+        "rename": lambda: model.rename({"x": "image"}),
+        "replace_head": lambda: df.replace_head(model, classes=4),
+        "append": lambda: model.append("chances", lambda v: df.ops.softmax(v, axis=-1)),
+        "quantize": lambda: df.quantize(model, bits=8, block=16),
+    }[how]()
+    df.save(edited, str(tmp_path / "new.onnx"))
+    given = {n: np.ones((2, *t.shape[1:]), np.float32) for n, t in edited.inputs.items()}
+    expected = edited(given)
+    for output, array in run(tmp_path / "new.onnx", given).items():
+        np.testing.assert_allclose(array, expected[output], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(df.load(str(tmp_path / "new.onnx")).arrays()[name], model.arrays()[name])
+
+
 def test_an_unclear_head_lists_the_candidates():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, ("n", 4))
@@ -302,7 +360,7 @@ def test_a_save_that_fails_leaves_the_old_model_and_its_data(tmp_path, monkeypat
     model = df.load(str(tmp_path / "m.onnx"))
     model.parameters["w1"].set(0 * weights[0])
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    monkeypatch.setattr(saving, "_same", lambda a, b: False)  # as if the disk gave back other bytes
+    monkeypatch.setattr(saving, "same_array", lambda a, b: False)  # as if the disk gave back other bytes
     with pytest.raises(df.ModelError, match="reads differently"):
         df.save(model, str(tmp_path / "m.onnx"), overwrite=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

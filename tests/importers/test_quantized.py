@@ -296,3 +296,25 @@ def test_training_keeps_the_floats():
     batch = {"x": random.standard_normal((8, 6)).astype(np.float32), "labels": np.arange(8) % 3}
     losses = [trainer.step(batch) for _ in range(5)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_a_bias_of_one_row_has_a_scale_for_each_channel(axis):
+    """ONNX Runtime's quantizer says axis 0, of one element, and its products take it as it is meant."""
+    random = np.random.default_rng(0)
+    stored = {
+        "w": integers(random, np.int8, (8, 6)), "sw": scales(random, (6,)), "zw": np.zeros(6, np.int8),
+        "b": integers(random, np.int8, (1, 6)).astype(np.int32), "sx": scales(random), "zx": np.uint8(128),
+        "zb": np.zeros(6, np.int32), "sy": np.float32(0.1), "zy": np.uint8(128),
+    }  # fmt: skip
+    stored["sb"] = stored["sx"] * stored["sw"]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "sx", "zx"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["wd"], axis=1),
+        helper.make_node("DequantizeLinear", ["b", "sb", "zb"], ["bd"], axis=axis),
+        helper.make_node("Gemm", ["xd", "wd", "bd"], ["g"]),
+        helper.make_node("QuantizeLinear", ["g", "sy", "zy"], ["y"]),
+    ]
+    feeds = {"x": integers(random, np.uint8, (3, 8))}
+    expected, found, _ = both(model(nodes, feeds, stored, TensorProto.UINT8), feeds)
+    assert np.abs(expected.astype(int) - found).max() <= 1

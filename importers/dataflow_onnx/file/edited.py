@@ -13,6 +13,7 @@ from dataflow.plugin import Edit, Edited
 
 from .forms.windows import MICROSOFT
 from .functions import inlined
+from .records import Array
 from .subgraph import copied, declare, keep_subgraph, reads
 from .to_onnx import LOWEST_OPSET, nodes_of
 from .value_types import CODE_OF, DTYPE_OF
@@ -70,9 +71,9 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
     return proto
 
 
-def types_after(types: Mapping[str, TensorType], changes: Edited) -> dict[str, TensorType]:
-    """The types of a file's stored tensors by the names that they have now."""
-    found = dict(types)
+def stored_after(stored: Mapping[str, Array], changes: Edited) -> dict[str, Array]:
+    """A file's stored tensors by the names that they have now."""
+    found = dict(stored)
     for edit in changes.edits:
         if edit.old in found:
             found[edit.new] = found.pop(edit.old)
@@ -97,7 +98,7 @@ def _rename(graph: Any, edit: Edit) -> None:
     for record in (*graph.initializer, *graph.input):
         if record.name == edit.old:
             record.name, found = edit.new, True
-    if not found:
+    if not found and not edit.added:
         raise ModelError(
             f"the file has no value {edit.old!r}: it is one inside of what a node of the file became, or one that "
             "loading computed; save the model merged, or the adapters alone"

@@ -201,7 +201,7 @@ class Source:
         content: its bytes.
         folder: where it lay.
         external: it has data in other files.
-        types: of its stored tensors, by name.
+        stored: the data of its stored tensors by name, as they were read.
         tensors: those of the file, when it has data in other files: these may be gone when it is saved.
         metadata: its texts by key.
         copies: tensors that it has merged, see ``file.apart``.
@@ -213,7 +213,7 @@ class Source:
     content: Content = field(repr=False)
     folder: str
     external: bool
-    types: dict[str, TensorType] = field(repr=False)
+    stored: dict[str, Array] = field(repr=False)
     tensors: Mapping[str, Array] = field(repr=False)
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
     copies: tuple[Copy, ...] = ()

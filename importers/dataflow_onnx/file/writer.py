@@ -17,11 +17,11 @@ from dataflow.plugin import dtype as as_dtype
 
 from .apart import take_apart
 from .distinct import stored_in_bodies
-from .edited import apply_edits, types_after
+from .edited import apply_edits, stored_after
 from .functions import inlined
 from .reader import external_bytes, read_bytes
-from .records import Array, Source
-from .saving import is_external, tensors, write_file, write_model
+from .records import Array, ModelRecord, Source
+from .saving import is_external, same_array, tensors, write_file, write_model
 from .subgraph import keep_subgraph
 from .to_onnx import build_proto
 from .trained_note import is_changed, note_of, with_note
@@ -97,9 +97,39 @@ def save_file(
                 onnx.checker.check_model(data)  # which looks for data files in the working directory
             except (onnx.checker.ValidationError, ValueError) as error:
                 raise ModelError(f"{path}: what would be written is no valid ONNX model: {error}") from None
-        return read_bytes(data, str(target)).graph.initializers
+        record = read_bytes(data, str(target))
+        if source is not None and _is_reshaped(model, source):
+            _check_outputs(record, model, path)
+        return record.graph.initializers
 
     write_model(proto, target, data_of, check, arrays)
+
+
+def _is_reshaped(model: Model, source: Source) -> bool:
+    """Whether a stored tensor has another shape than in the file that the model came from."""
+    stored = _stored(model, source)
+    return any(v.name in stored and stored[v.name].shape != v.type.sizes for v in model.graph.initializers)
+
+
+def _check_outputs(record: ModelRecord, model: Model, path: str) -> None:
+    """Reads a file with other sizes as a model: numbers in its nodes may be made for those before.
+
+    Raises:
+        ModelError: it can't be read, or its outputs have other shapes than the model's.
+    """
+    from ..loading import import_model, knows
+    from ..operators import STANDARD
+
+    if not knows(record, record.graph.nodes):
+        return
+    text = "what would be written doesn't fit the model's new sizes, since numbers in its nodes are made for the old"
+    try:
+        found = import_model(record, path, STANDARD).outputs
+    except ModelError as error:
+        raise ModelError(f"{path}: {text}: {error}") from None
+    for name, type_ in model.outputs.items():
+        if name in found and found[name].shape != type_.shape:
+            raise ModelError(f"{path}: {text}: output {name!r} would be {found[name]} instead of {type_}")
 
 
 def _describe(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
@@ -170,15 +200,19 @@ def source_of(model: Model) -> Source | None:
     return source if isinstance(source, Source) else None
 
 
+def _stored(model: Model, source: Source) -> Mapping[str, Array]:
+    """The file's stored tensors by the names that the model has for them."""
+    return stored_after(source.stored, model.source) if isinstance(model.source, Edited) else source.stored
+
+
 def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     """The file's model as it is now, or None when nothing changed; large tensors stay in their files."""
     graph_types = {value.name: value.type for value in model.graph.initializers}
     edits = model.source if isinstance(model.source, Edited) else None
-    types = source.types if edits is None else types_after(source.types, edits)
+    stored = _stored(model, source)
     added = frozenset[str]() if edits is None else edits.added & graph_types.keys()
-    arrays = {name: array for name, array in model.arrays().items() if name in types or name in added}
-    changed = {n for n in model.newest_names() if n in types} | added
-    changed |= {name for name, type_ in types.items() if graph_types.get(name, type_) != type_}
+    arrays = {name: array for name, array in model.arrays().items() if name in stored or name in added}
+    changed = {n for n, array in arrays.items() if n in stored and not same_array(array, stored[n])} | added
     if not changed and edits is None:
         return None
     proto = onnx.ModelProto()

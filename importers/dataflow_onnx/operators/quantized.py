@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Dim, DType, Value, float32, float64, int8, int16, int32, ops, uint8, uint16
+from dataflow import Dim, DType, TensorType, Value, float32, float64, int8, int16, int32, ops, uint8, uint16
 from dataflow.errors import ModelError
 
 from ..block_weights import block_weight
@@ -88,6 +88,18 @@ def _pair(c: Importer, scale: Value, zero: Value | None, dtype: DType) -> tuple[
     return (one, origin) if fits else None
 
 
+def _axis_with_scales(x: TensorType, scale: TensorType, axis: int) -> int:
+    """``axis``, or the only axis of more than one element where that has one and there are several scales.
+
+    ONNX Runtime's quantizer gives a bias of shape (1, N) that is quantized by channel the axis 0, and its products
+    take it as it is meant.
+    """
+    if scale.rank != 1 or scale.shape[0] == 1 or not -x.rank <= axis < x.rank or x.shape[axis] != 1:
+        return axis
+    long = [found for found, size in enumerate(x.shape) if size != 1]
+    return long[0] if len(long) == 1 and x.shape[long[0]] == scale.shape[0] else axis
+
+
 @operator("DequantizeLinear", 10)
 def DequantizeLinear(
     c: Importer,
@@ -99,6 +111,7 @@ def DequantizeLinear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Any:
+    axis = axis if block_size else _axis_with_scales(x.type, scale.type, axis)
     y = _dequantized(c, x, scale, zero_point, axis, block_size, output_dtype)
     zero = None if zero_point is None else zero_point.array
     if x.array is not None and scale.array is not None and (zero is None) == (zero_point is None):
