@@ -12,10 +12,10 @@ from tests.support import cycles
 ROOT = Path(__file__).parents[1]
 # Layer by layer: a module of the core imports from its own layer and from those before it, late imports included.
 LAYERS = (
-    "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute",
-    "compile", "engine", "series", "graph_runs", "loaded", "state", "session", "editable", "model", "model_files",
-    "gradients", "init", "nn", "layers", "head_replacement", "train", "adapters", "callbacks", "losses", "metrics", "optim",
-    "schedules", "testing", "cli", "__main__", "__init__",
+    "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice",
+    "execute", "compile", "engine", "series", "graph_runs", "loaded", "state", "session", "editable", "model",
+    "model_files", "gradients", "init", "nn", "layers", "head_replacement", "train", "adapters", "callbacks", "losses",
+    "metrics", "optim", "schedules", "testing", "cli", "__main__", "__init__",
 )  # fmt: skip
 # Modules of the core whose names plugins may import, beside those of ``dataflow`` itself.
 PUBLIC = ("callbacks", "errors", "losses", "metrics", "ops", "optim", "plugin", "schedules", "testing")
