@@ -108,4 +108,7 @@ class GuardedArray:
 
 def same_bytes(a: Array, b: Array) -> bool:
     """Whether two arrays of one shape and dtype have the same bytes; strings: whether they are equal."""
-    return bool((a == b).all()) if a.dtype.hasobject else a.tobytes() == b.tobytes()
+    if a.dtype.hasobject:
+        return bool((a == b).all())
+    # As bytes where they lie; copies of what doesn't lie in a row.
+    return np.array_equal(*(np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import locale
+import os
 import resource
 import struct
 import sys
@@ -67,12 +68,14 @@ class ProcessState:
             threads = int(rows.get("Threads", "0"))
         descriptors: dict[str, str] = {}
         with contextlib.suppress(OSError):
-            for entry in Path("/proc/self/fd").iterdir():
+            for number in os.listdir("/proc/self/fd"):  # noqa: PTH208  # a state is taken twice per sample
                 with contextlib.suppress(OSError):  # that of the listing itself
-                    descriptors[entry.name] = str(entry.readlink())
+                    descriptors[number] = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
         processes = 0
         with contextlib.suppress(OSError):
-            processes = sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
+            for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+                with contextlib.suppress(OSError):  # it has ended
+                    processes += len(Path(f"/proc/self/task/{thread}/children").read_text().split())
         return ProcessState(fixed, descriptors, threads, processes)
 
     def changed(self, before: ProcessState) -> str | None:

@@ -46,10 +46,11 @@ struct block {
   waiting state[MOST_THREADS];
   fiber *holder[MOST_THREADS]; /* of a thread that waits, */
   standin_site site[MOST_THREADS];
-  unsigned mask[MOST_THREADS]; /* lanes that it waits for, */
-  bool ordered[MOST_THREADS];  /* and their memory */
-  alignas(16) char lanes[MOST_THREADS][16];
-  unsigned votes[MOST_THREADS];
+  unsigned mask[MOST_THREADS];      /* lanes that it waits for, */
+  bool ordered[MOST_THREADS];       /* and their memory */
+  unsigned exchanges[MOST_THREADS]; /* of all lanes of its warp that it took part in */
+  alignas(16) char lanes[3][MOST_THREADS][16];
+  unsigned votes[3][MOST_THREADS];
 } running;
 
 fiber fibers[MOST_THREADS];
@@ -175,6 +176,7 @@ void run_block(const char *name, const std::function<void()> &body, int threads)
   running.name = name;
   running.threads = threads;
   running.begun = running.finished = 0;
+  std::fill_n(running.exchanges, threads, 0u);
   while (running.begun < threads)
     resume(idle_fiber());
   while (running.finished < threads) {
@@ -202,29 +204,56 @@ void standin_warp_barrier(unsigned mask, standin_site at, bool ordered) {
   wait_at(AT_WARP, at, mask);
 }
 
+/* What all lanes of a warp exchange lies in two buffers that alternate: whoever writes one again
+ * was at the barrier of the other, which nobody reaches before it has read the first. Where some
+ * lanes exchange there is a third, and a barrier behind it. */
+int standin_buffer() { return (int)(running.exchanges[current->thread]++ & 1); }
+
+namespace {
+
+enum { SOME_LANES = 2 };
+
+int begin_exchange(unsigned mask) { return mask == ~0u ? standin_buffer() : SOME_LANES; }
+
+/* Whether a thread of the warp took part in the exchange that the calling thread is in. */
+bool takes_part(int thread, unsigned mask) {
+  if (thread >= running.threads || !(mask >> thread % 32 & 1))
+    return false;
+  return mask == ~0u ? running.exchanges[thread] >= running.exchanges[current->thread]
+                     : running.state[thread] != FINISHED;
+}
+
+void end_exchange(unsigned mask, standin_site at) {
+  if (mask != ~0u)
+    standin_warp_barrier(mask, at, false);
+}
+
+} // namespace
+
 void standin_exchange(const void *value, void *result, size_t bytes, int lane, unsigned mask,
                       standin_site at) {
-  const int thread = current->thread, first = thread / 32 * 32;
-  if (bytes > sizeof running.lanes[0])
+  const int thread = current->thread, from = thread / 32 * 32 + lane;
+  if (bytes > sizeof running.lanes[0][0])
     die("a shuffle of more than 16 bytes", running.name);
-  memcpy(running.lanes[thread], value, bytes);
+  auto &lanes = running.lanes[begin_exchange(mask)];
+  memcpy(lanes[thread], value, bytes);
   standin_warp_barrier(mask, at, false);
-  const int from = first + lane;
-  if (from >= running.threads || running.state[from] == FINISHED || !(mask >> lane & 1))
+  if (!takes_part(from, mask))
     die("a shuffle reads a lane that does not take part", running.name);
-  memcpy(result, running.lanes[from], bytes);
-  standin_warp_barrier(mask, at, false);
+  memcpy(result, lanes[from], bytes);
+  end_exchange(mask, at);
 }
 
 unsigned standin_ballot(int predicate, unsigned mask, standin_site at) {
   const int thread = current->thread, first = thread / 32 * 32;
-  running.votes[thread] = predicate != 0;
+  auto &votes = running.votes[begin_exchange(mask)];
+  votes[thread] = predicate != 0;
   standin_warp_barrier(mask, at, false);
   unsigned all = 0;
-  for (int lane = 0; lane < 32 && first + lane < running.threads; lane++)
-    if (mask >> lane & 1 && running.state[first + lane] != FINISHED)
-      all |= running.votes[first + lane] << lane;
-  standin_warp_barrier(mask, at, false);
+  for (int lane = 0; lane < 32; lane++)
+    if (takes_part(first + lane, mask))
+      all |= votes[first + lane] << lane;
+  end_exchange(mask, at);
   return all;
 }
 

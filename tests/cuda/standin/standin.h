@@ -29,6 +29,8 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t mos
  * around the twelfths of the grid run too. */
 bool sparse();
 extern long long blocks_run; /* the one that runs among them */
+/* Which of two buffers the lanes of a warp use for what they all exchange next. */
+int standin_buffer();
 
 /* memset and memmove which leave zeros that aren't there away: sparse.cpp. */
 void set_bytes(void *to, int value, size_t bytes);
