@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..host.quick_init import quick_init
-from .dims import Dim, Shape, bind_size
+from .dims import Dim, Shape, Size, bind_size
 from .tracing import Traced, active
 
 MOST_BYTES = 1 << 57  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
@@ -217,10 +217,22 @@ class TensorType:
         """The type with named dims replaced by sizes."""
         if self.is_bound:
             return self
-        return TensorType(self.dtype, tuple(bind_size(d, sizes) for d in self.shape))
+        return TensorType(self.dtype, bind_shape(self.shape, sizes))
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+def bind_shape(shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    """A shape with named dims replaced by sizes; an expression that is negative is the size of an axis of no elements.
+
+    So it is with slices: x[2:-5] has N - 7 elements, and none where N is 6.
+    """
+    return tuple([_at_least_none(bind_size(d, sizes)) if isinstance(d, Dim) else d for d in shape])
+
+
+def _at_least_none(size: Size) -> Size:
+    return size if isinstance(size, Dim) or size >= 0 else 0
 
 
 def element_count(shape: Shape) -> int:

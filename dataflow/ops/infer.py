@@ -227,7 +227,13 @@ def need_bool(name: str, *types: TensorType) -> None:
 
 
 def need_shape(name: str, shape: Shape) -> None:
-    """Raises InputError where ``shape``, an attribute, has a negative size."""
+    """Raises InputError where ``shape``, an attribute, has a negative size, or a name by itself."""
+    names = [d for d in shape if isinstance(d, str)]
+    if names:
+        raise InputError(
+            f"{name}: shape ({', '.join(map(str, shape))}) has the text {names[0]!r}; give the size that a value has, "
+            f"e.g. x.shape[0], or df.Dim({names[0]!r})"
+        )
     wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
     if wrong:
         raise InputError(

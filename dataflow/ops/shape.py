@@ -151,12 +151,12 @@ def _slice_infer(x: TensorType, *, starts: Shape, stops: Shape, steps: Sequence[
     if 0 in tuple(steps):
         raise InputError(f"slice: steps {tuple(steps)} has a zero")
     for dim, start, stop, step in zip(x.shape, starts, stops, steps, strict=True):
-        if any(isinstance(v, Dim) for v in (dim, start, stop)):
+        if isinstance(dim, Dim) or isinstance(start, Dim) or isinstance(stop, Dim):
             continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
-        inside = low <= start <= high and low <= stop <= high  # type: ignore[operator]
-        if not inside:
-            raise InputError(f"slice: {start}:{stop}:{step} leaves an axis of size {dim}; clamp it first")
+        nothing = stop <= start if step > 0 else stop >= start  # and clamped to any axis it is nothing, too
+        if not nothing and not (low <= start <= high and low <= stop <= high):
+            raise InputError(f"slice: {start}:{stop}:{step} leaves an axis of size {dim}; give ends that lie in it")
     return TensorType(x.dtype, tuple(_slice_size(a, b, s) for a, b, s in zip(starts, stops, steps, strict=True)))
 
 
@@ -181,7 +181,8 @@ slice_: Op = Op(
     gradient=_slice_gradient,
     view=_slice_view,
     cheap=True,
-    doc="every step-th element from start to before stop, per axis; a negative step goes back, stop -1 is before 0",
+    doc="every step-th element from start to before stop, per axis; a negative step goes back, stop -1 is before 0; "
+    "the ends lie in the axis, or are those of no element",
 )
 
 

@@ -10,17 +10,20 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.dims import Dim
+from ..ir.dims import Dim, bind_size
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.types import Array
+from ..ir.types import Array, bind_shape
 from ..ir.value import Value
 from ..ops.control_flow import if_
 from ..ops.dynamic_shape import deferred, read_shape
 from ..ops.dynamic_shape import sizes as sizes_op
 from ..ops.infer import operand
 from ..ops.rules.subgraph import inline
+from ..ops.shape import slice_
 from .size_values import Kernels, SizeValues, bound_attributes, completed, static_reads
+
+_SHAPES = frozenset({"shape", "input_shape"})  # attributes that are the sizes of axes
 
 
 def bind(
@@ -52,8 +55,17 @@ def bind(
 
 
 def _bound_graph(
-    values: SizeValues, sizes: Mapping[str, int], kernels: Kernels, fed: frozenset[str] = frozenset()
+    values: SizeValues,
+    sizes: Mapping[str, int],
+    kernels: Kernels,
+    fed: frozenset[str] = frozenset(),
+    sliced: frozenset[Dim] = frozenset(),
 ) -> Graph:
+    known = sliced | values.graph.fact(_sliced)
+
+    def inner(body: SizeValues) -> Graph:
+        return _bound_graph(body, sizes, kernels, sliced=known)
+
     def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None]:
         if node.op is deferred:
             raise InputError(str(node.attributes["why"]))
@@ -63,10 +75,13 @@ def _bound_graph(
             condition = values.compute(operand(node), sizes, kernels)
             if condition is not None:
                 branch = values.bodies(node)[0 if condition else 1]
-                return _taken(builder, node, _bound_graph(branch, sizes, kernels), inputs[1:], sizes)
-        bodies = tuple(_bound_graph(body, sizes, kernels) for body in values.bodies(node)) if node.bodies else ()
+                return _taken(builder, node, inner(branch), inputs[1:], sizes)
+        bodies = tuple(inner(body) for body in values.bodies(node)) if node.bodies else ()
         names = [None if v is None else v.name for v in node.outputs]
         attributes = bound_attributes(node, sizes)
+        for key in _SHAPES & attributes.keys() if known else ():
+            pairs = zip(node.attributes[key], attributes[key], strict=True)
+            attributes[key] = tuple([bind_shape((of,), sizes)[0] if of in known else size for of, size in pairs])
         if node.op is sizes_op and not any(isinstance(size, Dim) for size in attributes["values"]):
             if has_names(node, fed):
                 return [builder.input(names[0] or node.name, attributes["dtype"], attributes["shape"])]
@@ -79,6 +94,12 @@ def _bound_graph(
         return made.outputs
 
     return rewrite(values.graph, copy, input_type=lambda type_: type_.bind(sizes))
+
+
+def _sliced(graph: Graph) -> frozenset[Dim]:
+    """The named sizes of what slices give; where they are negative, there is no element (``bind_shape``)."""
+    results = [value for node in graph.nodes if node.op is slice_ for value in node.outputs if value is not None]
+    return frozenset(size for value in results for size in value.type.shape if isinstance(size, Dim))
 
 
 def array_of_sizes(node: Node, sizes: Mapping[str, int]) -> Array:
@@ -118,8 +139,21 @@ def _check_types(node: Node, made: Sequence[Value | None], sizes: Mapping[str, i
         if old is not None and new is not None and old.type is not new.type and old.type.bind(sizes) != new.type:
             raise InputError(
                 f"{node.describe()}: its result {old.name!r} is {new.type}, where the graph expects {old.type}, "
-                f"{old.type.bind(sizes)}; {_listed(node, sizes)}: give these sizes one name where they are equal"
+                f"{old.type.bind(sizes)}; {_listed(node, sizes)}: {_advice(node, sizes)}"
             )
+
+
+def _advice(node: Node, sizes: Mapping[str, int]) -> str:
+    """Why a result has another type than was inferred from names."""
+    for value in (v for v in (*node.inputs, *node.outputs) if v is not None):
+        for size in value.type.shape:
+            bound = bind_size(size, sizes)
+            if not isinstance(bound, Dim) and bound < 0:
+                return (
+                    f"{value.name!r} has no elements along the axis of size {size}, which counts as {bound} in other "
+                    "sizes; the graph needs larger ones"
+                )
+    return "give these sizes one name where they are equal"
 
 
 def _listed(node: Node, sizes: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from .arrays import Array, Attributes, Code
 def ranges(attributes: Attributes) -> tuple[slice, ...]:
     """Python slices for the attributes starts, stops and steps; a stop below 0 is before the first element."""
     bounds = zip(attributes["starts"], attributes["stops"], attributes["steps"], strict=True)
-    return tuple(slice(0, 0) if a < 0 else slice(a, None if b < 0 else b, s) for a, b, s in bounds)
+    return tuple(slice(0, 0) if (b - a) * s <= 0 else slice(a, None if b < 0 else b, s) for a, b, s in bounds)
 
 
 def _slice_grad(attributes: Attributes, dy: Array) -> Array:

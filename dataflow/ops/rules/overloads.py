@@ -1,7 +1,7 @@
 """Operators, slicing and the few methods of a Value: each adds nodes to its builder.
 
 What they take is what NumPy takes: numbers and arrays beside a value become constants of its dtype, and slices
-are clamped to the axis.
+are clamped to the axis. Sizes that have names are numbers, too: x[: x.shape[0] // 2].
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 
 from ...errors import InputError
 from ...host import checks
-from ...ir.dims import Dim, Size
+from ...ir.dims import Dim, Size, at_least, least_size
 from ...ir.value import Value, ValueLike, refuse_bool
 from ..arithmetic import add, div, mul, neg, pow_, sub
+from ..dynamic_shape import require
 from ..infer import normal_axis, product
 from ..linalg import matmul
 from ..reduce import reduce_mean, reduce_sum
@@ -88,7 +89,8 @@ def _operand(name: str, item: ValueLike, like: Value) -> Value:
 def sliced(x: Value, key: Any) -> Value:
     """``x[key]`` for ints, slices, None (a new axis) and Ellipsis, as in NumPy.
 
-    Along an axis of a named size nothing can be clamped: a range that leaves it is an error when the size is known.
+    Along an axis of a named size nothing can be clamped: a range of elements that leaves it is an error when the size
+    is known. So is a size as an index or end where it could be negative or not, if it is not what it was taken for.
 
     Raises:
         InputError: too many indices, one outside its axis, or one that is something else.
@@ -98,10 +100,10 @@ def sliced(x: Value, key: Any) -> Value:
     for item in items:
         if item is not None:
             ranges.append(_range(x, len(ranges), item))
-    read = x
+    read = _of_known_signs(x, [item for item in items if item is not None])
     if any(r != (0, size, 1) for r, size in zip(ranges, x.shape, strict=True)):
         starts, stops, steps = zip(*ranges, strict=True)
-        read = slice_(x, starts=starts, stops=stops, steps=steps)
+        read = slice_(read, starts=starts, stops=stops, steps=steps)
     sizes, shape = iter(read.shape), []
     for item in items:
         size = 1 if item is None else next(sizes)
@@ -122,8 +124,8 @@ def _expanded(x: Value, items: tuple[Any, ...]) -> list[Any]:
     return [*items[:at], *[slice(None)] * (x.type.rank - count), *items[at + 1 :]]
 
 
-def _index(x: Value, axis: int, item: Any) -> int:
-    """``item`` as an int."""
+def _index(x: Value, axis: int, item: Any) -> Size:
+    """``item`` as an int, or the size that it is."""
     where = f"slice of {x.name!r}, axis {axis}"
     if isinstance(item, Value):
         raise InputError(f"{where}: index {item!r} is a value; use df.ops.gather(x, indices, axis={axis})")
@@ -133,7 +135,7 @@ def _index(x: Value, axis: int, item: Any) -> int:
             "for several indices and df.ops.where for a mask"
         )
     try:
-        return operator.index(item)
+        return item if isinstance(item, Dim) else operator.index(item)
     except TypeError:
         raise InputError(f"{where}: got {item!r}; expected an int, a slice, None or ...") from None
 
@@ -143,25 +145,52 @@ def _range(x: Value, axis: int, item: Any) -> tuple[Size, Size, int]:
     size = x.shape[axis]
     if not isinstance(item, slice):
         at = _index(x, axis, item)
-        if not isinstance(size, Dim) and not -size <= at < size:
+        if not isinstance(size, Dim) and not isinstance(at, Dim) and not -size <= at < size:
             raise InputError(f"slice of {x.name!r}, axis {axis}: index {at} is outside {x.type}; its size is {size}")
-        first = size + at if at < 0 else at
+        first = _from_front(at, size)
         return first, first + 1, 1
     start, stop, step = (None if end is None else _index(x, axis, end) for end in (item.start, item.stop, item.step))
     if step == 0:
         raise InputError(f"slice of {x.name!r}, axis {axis}: the step is 0")
+    if isinstance(step, Dim):
+        raise InputError(f"slice of {x.name!r}, axis {axis}: the step is the size {step}; expected an int")
     step = 1 if step is None else step
-    if isinstance(size, Dim):
-        ends: tuple[Size, Size] = (0, size) if step > 0 else (size - 1, -1)
-        return _from_front(start, size, ends[0]), _from_front(stop, size, ends[1]), step
-    begin, end, _ = slice(start, stop, step).indices(size)
-    return (begin, end, step) if range(begin, end, step) else (0, 0, 1)
+    if isinstance(size, Dim) or isinstance(start, Dim) or isinstance(stop, Dim):
+        first, last = (0, size) if step > 0 else (size - 1, -1)
+        begin = first if start is None else _from_front(start, size)
+        return begin, last if stop is None else _from_front(stop, size), step
+    inside = range(*slice(start, stop, step).indices(size))
+    return (inside.start, inside.stop, step) if inside else (0, 0, 1)
 
 
-def _from_front(at: int | None, size: Dim, default: Size) -> Size:
-    if at is None:
-        return default
-    return size + at if at < 0 else at
+def _from_front(at: Size, size: Size) -> Size:
+    """An index or end counted from the first element, as a size is that can be positive."""
+    negative = _never_positive(at) if isinstance(at, Dim) else at < 0
+    return size + at if negative else at
+
+
+def _never_positive(at: Dim) -> bool:
+    least = at_least(-at)
+    return least is not None and least >= 0
+
+
+def _of_known_signs(x: Value, items: Sequence[Any]) -> Value:
+    """``x`` where sizes among its indices and ends have the signs that they were taken for."""
+    ends = ((axis, at) for axis, item in enumerate(items) for at in _ends(item) if isinstance(at, Dim))
+    read = x
+    for axis, at in ends:
+        where, least, most = f"slice of {x.name!r}, axis {axis}: the index or end {at}", at_least(at), at_least(-at)
+        if most == 0:
+            text = f"{where} is 0, which doesn't count from the end"
+            read = require(read, left=at, right=0, equal=False, text=text)
+        elif not _never_positive(at) and (least is None or least < 0):
+            text = f"{where} is negative; give one that counts from the end as a number, e.g. x[:-1]"
+            read = require(read, left=least_size([0, at]), right=0, text=text)
+    return read
+
+
+def _ends(item: Any) -> tuple[Any, ...]:
+    return (item.start, item.stop) if isinstance(item, slice) else (item,)
 
 
 # ---- methods ------------------------------------------------------------------------------------------
