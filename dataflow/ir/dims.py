@@ -108,7 +108,7 @@ class Dim:
 
     def __add__(self, other: Size) -> Size:
         terms = dict(self._terms)
-        for monomial, factor in _terms_of(other):
+        for monomial, factor in terms_of(other):
             terms[monomial] = terms.get(monomial, 0) + factor
         return Dim._from(terms)
 
@@ -125,10 +125,10 @@ class Dim:
 
     def __mul__(self, other: Size) -> Size:
         terms: dict[Monomial, int] = {}
-        if len(self._terms) * len(_terms_of(other)) > _MOST_TERMS:
+        if len(self._terms) * len(terms_of(other)) > _MOST_TERMS:
             raise InputError(f"the size ({self})*({other}) grows too long; fix the named sizes")
         for left, a in self._terms:
-            for right, b in _terms_of(other):
+            for right, b in terms_of(other):
                 product = _times(left, right)
                 terms[product] = terms.get(product, 0) + a * b
         return Dim._from(terms)
@@ -138,7 +138,7 @@ class Dim:
     def __floordiv__(self, other: Size) -> Size:
         if other == 0:
             raise InputError(f"the size ({self})//0: a size divided by zero")
-        exact = _divide(self._terms, _terms_of(other))
+        exact = _divide(self._terms, terms_of(other))
         if exact is not None:
             return exact
         if not isinstance(other, Dim) and other > 0:
@@ -177,7 +177,8 @@ def _named(name: str) -> Dim:
     return Dim(name)
 
 
-def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+def terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    """The products that a size is the sum of, each with a factor."""
     if isinstance(size, Dim):
         return size._terms
     return (((), int(size)),) if size else ()

@@ -21,7 +21,7 @@ from .rules.channels_last import transposed, with_channels_last
 _ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
 
 
-def window_size(size: Size, kernel: int, stride: int, pads: Size, dilation: int) -> Size:
+def window_size(size: Size, kernel: Size, stride: int, pads: Size, dilation: int) -> Size:
     """Windows along an axis of ``size`` elements with ``pads`` more in all."""
     span = size + pads - (dilation * (kernel - 1) + 1)
     if isinstance(span, Dim):
@@ -61,11 +61,11 @@ def _check(
         raise InputError(f"{name}: the input has {len(x)} axes; expected 3 to 5")
     if len(w) != len(x):
         raise InputError(f"{name}: the weight has {len(w)} axes, the input {len(x)}")
-    kernel = tuple(int(d) for d in w[2:])
+    kernel = tuple(d if isinstance(d, Dim) else int(d) for d in w[2:])  # named where a gradient is the weight
     check_window(
         name,
         spatial,
-        ("kernel", kernel, 1),
+        ("kernel", tuple(1 if isinstance(d, Dim) else d for d in kernel), 1),
         ("strides", strides, 1),
         ("pads", pads, 2),
         ("dilations", dilations, 1),
@@ -73,7 +73,7 @@ def _check(
     if not 1 <= groups <= MOST:
         raise InputError(f"{name}: groups is {groups}; expected 1 to {MOST}")
     channels, filters = x[1], w[0]
-    if not isinstance(channels, Dim) and channels != w[1] * groups:
+    if not (isinstance(channels, Dim) or isinstance(w[1], Dim)) and channels != w[1] * groups:
         raise InputError(f"{name}: the input has {channels} channels, the weight takes {w[1]} x {groups} groups")
     if filters % groups != 0:
         raise InputError(f"{name}: {filters} filters don't divide into {groups} groups")

@@ -124,6 +124,7 @@ _NAMES = {
     "eliminate_dead_code": "passes.dead_code",
     "has_reads": "passes.size_values",
     "least_size": "ir.dims",
+    "terms_of": "ir.dims",
     # what kernels and converters of some ops share with their declarations
     "REDUCTIONS": "ops.fused",
     "program_steps": "ops.fused",

@@ -15,6 +15,7 @@ from ..ir.dims import Size as Size
 from ..ir.dims import at_least as at_least
 from ..ir.dims import broadcast_size as broadcast_size
 from ..ir.dims import least_size as least_size
+from ..ir.dims import terms_of as terms_of
 from ..ir.edits import Edit as Edit
 from ..ir.edits import Edited as Edited
 from ..ir.graph import Graph as Graph

@@ -162,11 +162,7 @@ def test_saved_as_computed(seed, tmp_path):
         grown.builder.output(f"y{index}", value)
     model = df.Model(grown.builder.build())
     path = str(tmp_path / "m.onnx")
-    try:
-        df.save(model, path)
-    except df.ModelError as error:
-        assert "that of no value before it" in str(error)  # an expression of sizes that stands nowhere
-        return
+    df.save(model, path)
     feeds = {
         name: np.asarray(np.random.default_rng(seed).standard_normal(t.bind(SIZES).sizes), np.float32)
         for name, t in model.inputs.items()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dataflow import Graph, GraphBuilder, Node, Value
+from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Exporter, rewrite
 
 from .forms import FORMS
@@ -19,7 +21,7 @@ def in_operators(graph: Graph, exporters: Mapping[str, Exporter]) -> Graph:
         smaller = _smaller(node, read, exporters)
         if smaller is not None:
             given = (*inputs, *(None,) * (len(node.op.inputs) - len(inputs)))
-            with builder.scope(node.name):
+            with builder.scope(node.name), _named(node):
                 made = smaller(*given, **({"bodies": node.bodies} if node.op.bodies else {}), **node.attributes)
             return (made,) if isinstance(made, Value) else tuple(made)
         if not node.bodies:
@@ -35,6 +37,21 @@ def in_operators(graph: Graph, exporters: Mapping[str, Exporter]) -> Graph:
         read = values_read(graph)
         wanted = any(_smaller(node, read, exporters) for node in graph.nodes)
     return graph
+
+
+@contextlib.contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """What is raised within names the node.
+
+    Raises:
+        ModelError: it has no smaller ops.
+    """
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{node.describe()}: {error}") from None
+    except DataflowError as error:
+        raise ModelError(f"{node.describe()}: it has no ONNX form with these attributes and sizes: {error}") from None
 
 
 def values_read(graph: Graph) -> set[Value | None]:

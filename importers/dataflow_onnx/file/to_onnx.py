@@ -15,6 +15,7 @@ from dataflow.plugin import Exporter, Model
 from .forms import FORMS
 from .forms.smaller import EXTRA
 from .in_operators import in_operators, plain_outputs, values_read
+from .size_nodes import computed
 from .value_types import CODE_OF
 
 LOWEST_OPSET = 17
@@ -223,7 +224,7 @@ class _Writer:
         """
         if not any(isinstance(n, Dim) for n in sizes):
             return self.ints(sizes)
-        return self.made("Concat", [self.size(n) if isinstance(n, Dim) else self.ints([n]) for n in sizes], axis=0)
+        return self.made("Concat", [*map(self.size, sizes)], axis=0)
 
     def body(
         self,
@@ -272,10 +273,14 @@ class _Writer:
                     self.axes.setdefault(size, (self.name(value), axis))
 
     def size(self, size: Any) -> str:
-        """A named size as a tensor of one element."""
-        if size not in self.size_tensors:
-            if size not in self.axes:
+        """A size as a tensor of one element: read off a value, or computed of such."""
+        if not isinstance(size, Dim):
+            return self.ints([size])
+        if size not in self.size_tensors and size not in self.axes:
+            if str(size) in size.names:
                 raise ModelError(f"the size {size} is that of no value before it, which ONNX could read it from")
+            self.size_tensors[size] = computed(self, size)
+        if size not in self.size_tensors:
             value, axis = self.axes[size]
             self.size_tensors[size] = self.unique(f"{value}.size{axis}")
             self.add("Shape", [value], [self.size_tensors[size]], start=axis, end=axis + 1)

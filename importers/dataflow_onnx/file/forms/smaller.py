@@ -10,7 +10,8 @@ import numpy as np
 from dataflow import Dim, Node, Value, int64, ops
 from dataflow.errors import ModelError
 
-from ...emit import along, cast_to, full, iota, slice_axis
+from ...emit import along, cast_to, full, slice_axis
+from .pool_gradients import avg_pool_grad, max_pool_grad
 
 Smaller = Callable[..., Any]
 """``smaller(*inputs, **attributes)``: the results of an op, the extra ones too where they are read, in smaller ops."""
@@ -163,18 +164,6 @@ def relu_grad(dy: Value, y: Value) -> Any:
     return ops.where(ops.greater(y, 0.0), dy, 0.0)
 
 
-def max_pool_grad(dy: Value, indices: Value, *, input_shape: Sequence[Any]) -> Any:
-    """Each dy added where its maximum was."""
-    assert dy.builder is not None
-    outer = tuple(input_shape[:2])
-    size = int(np.prod(input_shape[2:]))
-    zeros = full(dy.builder, (*outer, size), 0.0, dy.type.dtype)
-    count = int(np.prod(dy.type.sizes[2:]))
-    at = ops.reshape(cast_to(indices, int64), shape=(*outer, count))
-    found = ops.scatter_elements(zeros, at, ops.reshape(dy, shape=(*outer, count)), axis=2, reduction="add")
-    return ops.reshape(found, shape=tuple(input_shape))
-
-
 def slice_grad(
     dy: Value, *, shape: Sequence[Any], starts: Sequence[Any], stops: Sequence[Any], steps: Sequence[int]
 ) -> Any:
@@ -183,10 +172,10 @@ def slice_grad(
     for axis, (size, start, step) in enumerate(zip(shape, starts, steps, strict=True)):
         if (start, found.type.shape[axis], step) == (0, size, 1):
             continue
-        if isinstance(start, Dim):
-            raise ModelError("a slice from a named size on has no gradient in ONNX")
         assert dy.builder is not None
-        read = ops.add(ops.mul(iota(dy.builder, found.type.shape[axis]), step), start)
+        limit = start + found.type.shape[axis] * step
+        numbers = {"start": start, "limit": limit, "delta": step, "dtype": int64}
+        read: Any = dy.builder.add(ops.range_, (), numbers).outputs[0]
         found = index_add(read, found, size=size, axis=axis)
     return ops.copy(found) if found is dy else found
 
@@ -243,37 +232,6 @@ def conv_grad_weight(
     if groups == 1:
         return of(x, dy)
     return ops.concat(*(of(group(x, i), group(dy, i)) for i in range(groups)), axis=0)
-
-
-def avg_pool_grad(
-    dy: Value,
-    *,
-    input_shape: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-) -> Any:
-    """Each dy over the number of its window's elements, put back as a transposed convolution by ones does."""
-    builder, channels = dy.builder, int(input_shape[1])
-    assert builder is not None
-    if ceil_mode:
-        raise ModelError("the gradient of a pool with ceil_mode has no ONNX form")
-    count = len(strides)
-    ones = np.ones((1, 1, *input_shape[2:]), np.float64)
-    padding = [(0, 0), (0, 0), *zip(pads[:count], pads[count:], strict=True)]
-    padded = np.pad(ones, padding, constant_values=1.0 if count_include_pad else 0.0)
-    taken = padded
-    for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
-        results = dy.type.shape[axis]
-        rows = [np.take(taken, np.arange(int(results)) * stride + tap * dilation, axis) for tap in range(size)]
-        taken = np.sum(rows, 0)
-    share = builder.constant((1.0 / np.maximum(taken, 1.0)).astype(dy.type.dtype.numpy))
-    weight = builder.constant(np.ones((channels, 1, *kernel), dy.type.dtype.numpy))
-    kept = {"strides": tuple(strides), "pads": tuple(pads), "dilations": tuple(dilations), "groups": channels}
-    return ops.conv_grad_input(ops.mul(dy, share), weight, input_shape=tuple(input_shape), **kept)
 
 
 def resample(x: Value, index: Value, weight: Value, *, axis: int) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dataflow import Node, int64
+from dataflow import Dim, Node, int64
 from dataflow.errors import ModelError
 
+from ...shape_eval import product
 from ..value_types import CODE_OF
 from .writer import Form, Writer, numbers, operand, same
 
@@ -51,29 +52,30 @@ def max_pool(w: Writer, node: Node) -> None:
     if indices is None or not w.reads(indices):
         window("MaxPool", MAX_POOL)(w, node)
         return
-    plane = int(np.prod(numbers(operand(node).type.shape[2:], "planes")))
     numbers(node.attributes["pads"], "pads")
     found = w.unique(f"{w.name(indices)}.all")  # they count through all planes
     kept = {there: node.attributes[own] for own, there in MAX_POOL.items()}
     w.add("MaxPool", w.inputs(node), [*w.outputs(node), found], node.name, **kept)
-    within = w.made("Mod", [found, w.stored(np.int64(plane))])
+    within = w.made("Mod", [found, w.sizes([product(operand(node).type.shape[2:])])])
     w.add("Cast", [within], [w.name(indices)], to=CODE_OF[indices.type.dtype])
 
 
 def conv_transpose(w: Writer, node: Node) -> None:
-    """``ConvTranspose``."""
+    """``ConvTranspose``, whose result is cropped or padded where its attributes can't say how large it is."""
     a, dy, weight = node.attributes, operand(node), operand(node, 1)
     count = len(a["strides"])
-    padding = []
+    before, after = numbers(a["pads"], "pads")[:count], []  # what the result has beyond all windows: less, or more
     for axis, wanted in enumerate(a["input_shape"][2:]):
         reach = (weight.type.shape[2 + axis] - 1) * a["dilations"][axis] + 1
-        least = (dy.type.shape[2 + axis] - 1) * a["strides"][axis] + reach
-        padding.append(wanted - least + a["pads"][axis] + a["pads"][count + axis])
-    more = numbers(padding, "output sizes")
-    if any(n < 0 or (n and n >= max(s, d)) for n, s, d in zip(more, a["strides"], a["dilations"], strict=True)):
-        raise ModelError(f"ONNX's transposed convolution can't be padded by {tuple(more)}")
+        after.append(wanted + before[axis] - (dy.type.shape[2 + axis] - 1) * a["strides"][axis] - reach)
     kept = {there: a[own] for own, there in CONV.items()}
-    w.add("ConvTranspose", w.inputs(node), w.outputs(node), node.name, output_padding=more, **kept)
+    more = [n + pad for n, pad in zip(after, a["pads"][count:], strict=True)]
+    most = [max(pair) - 1 for pair in zip(a["strides"], a["dilations"], strict=True)]
+    if all(not isinstance(n, Dim) and 0 <= n <= high for n, high in zip(more, most, strict=True)):
+        w.add("ConvTranspose", w.inputs(node), w.outputs(node), node.name, output_padding=more, **kept)
+        return
+    found = w.made("ConvTranspose", w.inputs(node), **{**kept, "pads": [0] * (2 * count)})
+    w.add("Pad", [found, w.sizes([0, 0, *(-n for n in before), 0, 0, *after])], w.outputs(node), node.name)
 
 
 def resize(w: Writer, node: Node) -> None:

@@ -48,6 +48,9 @@ class Writer(Protocol):
     def sizes(self, sizes: Sequence[Any]) -> str:
         """The name of numbers and named sizes as one tensor."""
 
+    def size(self, size: Any) -> str:
+        """The name of a size as a tensor of one element."""
+
     def unique(self, name: str) -> str:
         """A name that nothing has."""
 
@@ -119,5 +122,6 @@ def numbers(sizes: Sequence[Any], what: str) -> list[int]:
         ModelError: one is named.
     """
     if any(isinstance(n, Dim) for n in sizes):
-        raise ModelError(f"{what} that depend on a named size, {tuple(sizes)}, have no ONNX form; fix the size")
+        listed = ", ".join(map(str, sizes))
+        raise ModelError(f"{what} that depend on a named size, ({listed}), have no ONNX form; fix the size")
     return [int(n) for n in sizes]
