@@ -241,14 +241,35 @@ def _col2im(x: Value, *, image: Shape, kernel: Sequence[int], **window: Sequence
     from .gather import index_add
     from .shape import reshape, slice_
 
-    sizes = [int(n) for n in image]
+    N, C, _ = x.type.shape
+    if any(isinstance(n, Dim) for n in image):
+        return _named_image(x, image, kernel, **window)
+    sizes = [int(n) for n in image if not isinstance(n, Dim)]
     elements = col2im_elements(sizes, kernel, **window)
-    N, C, _ = x.type.sizes
     channels, total = C // len(elements), math.prod(sizes)
     rows = reshape(x, shape=(N * channels, elements.size))
     summed = index_add(builder_for(x).constant(elements.reshape(-1)), rows, size=total + 1, axis=1)
     inside = slice_(summed, starts=(0, 0), stops=(N * channels, total), steps=(1, 1))
     return reshape(inside, shape=(N, channels, *sizes))
+
+
+def _named_image(
+    x: Value,
+    image: Shape,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> Value:
+    from .rules.image_of_taps import image_of_taps
+    from .shape import slice_
+
+    spatial = len(image)
+    padded = tuple(n + pads[i] + pads[i + spatial] for i, n in enumerate(image))
+    counts = tuple(window_size(n, kernel[i], strides[i], 0, dilations[i]) for i, n in enumerate(padded))
+    found = image_of_taps(x, padded, counts, kernel, strides, dilations)
+    ends = (*found.type.shape[:2], *(pads[i] + n for i, n in enumerate(image)))
+    return slice_(found, starts=(0, 0, *pads[:spatial]), stops=ends, steps=(1,) * len(ends))
 
 
 col2im: Op = Op(

@@ -233,18 +233,21 @@ def _resize(
 ) -> Value:
     builder = x.builder
     assert builder is not None
-    rank, old = x.type.rank, x.type.sizes
+    rank, old = x.type.rank, x.type.shape
     chosen = []
     for axis, (size, result) in enumerate(zip(old, sizes, strict=True)):
-        assert not isinstance(result, Dim)
+        if isinstance(size, Dim) or isinstance(result, Dim):
+            same = size == result and coordinates != "tf_crop_and_resize" and (not scales or scales[axis] == 1.0)
+            need(same, f"resize: axis {axis} is resized from {size} to {result}, which must be numbers for its table")
+            continue
         scale = scales[axis] if scales else 1.0 if size == result else result / max(size, 1)
         if (size != result or scale != 1.0 or coordinates == "tf_crop_and_resize") and size and result:
-            chosen.append((result / size, axis, scale))
+            chosen.append((result / size, axis, scale, size, result))
     y = x
-    for _, axis, scale in sorted(chosen):  # what shrinks comes first
+    for _, axis, scale, size, result in sorted(chosen):  # what shrinks comes first
         crop = (roi[axis], roi[axis + rank]) if roi else (0.0, 1.0)
         index, weight = taps(
-            old[axis], int(sizes[axis]), scale, mode=mode, coordinates=coordinates, nearest=nearest, cubic_a=cubic_a,
+            size, int(result), scale, mode=mode, coordinates=coordinates, nearest=nearest, cubic_a=cubic_a,
             exclude_outside=bool(exclude_outside), antialias=bool(antialias), crop=crop,
         )  # fmt: skip
         tables = builder.constant(index), builder.constant(weight.astype(x.type.dtype.numpy))

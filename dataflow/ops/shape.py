@@ -15,6 +15,7 @@ from ..ir.value import Value
 from .gather import index_add
 from .infer import builder_for, need, need_number, need_shape, normal_axis, operand, product, varies
 from .logic import where
+from .rules.padding import elements_read
 from .rules.subgraph import zeros
 
 # ---- views --------------------------------------------------------------------------------------------
@@ -263,10 +264,9 @@ def _pad_gradient(node: Node, dy: Value) -> Value | tuple[Value, Value]:
     for axis in range(rank):
         before, after = pads[axis], pads[axis + rank]
         if before or after:
-            size = int(operand(node).type.shape[axis])
-            kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
-            source = np.pad(kept, (max(before, 0), max(after, 0)), mode=node.attributes["mode"])
-            dy = index_add(builder_for(dy).constant(source), dy, size=size, axis=axis)
+            size = operand(node).type.shape[axis]
+            source = elements_read(builder_for(dy), size, before, after, node.attributes["mode"])
+            dy = index_add(source, dy, size=size, axis=axis)
     return dy
 
 

@@ -6,6 +6,7 @@ build nodes; what broadcasting did to a shape is undone here, once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -73,7 +74,8 @@ def _through(
         with builder.scope(f"grad/{node.name}"):
             try:
                 cotangents = [total(v) for v in node.outputs]
-                results = _by_rule(builder, node, cotangents, active)
+                with _named_sizes(node):
+                    results = _by_rule(builder, node, cotangents, active)
             except GradientError as error:
                 problems.append(str(error))
                 results = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
@@ -96,6 +98,24 @@ def _through(
     if problems:
         raise GradientError(problems[0])
     return {value: total(value) for value in wrt}
+
+
+@contextlib.contextmanager
+def _named_sizes(node: Node) -> Iterator[None]:
+    """Says of an error within that it came of sizes which have names, where a node has such.
+
+    Raises:
+        GradientError: in place of an InputError.
+    """
+    try:
+        yield
+    except InputError as error:
+        if all(v is None or v.type.is_bound for v in (*node.inputs, *node.outputs)):
+            raise
+        raise GradientError(
+            f"{node.describe()}: it has no gradient while sizes have names: {error}; give these sizes as numbers, or "
+            "have the gradient computed where inputs give them, by df.vjp or df.Trainer"
+        ) from None
 
 
 def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
@@ -233,7 +253,7 @@ def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if not wanted(node):
             return None
-        with builder.scope(node.name):
+        with builder.scope(node.name), _named_sizes(node):
             return decomposed(node, inputs)
 
     while any(wanted(node) for node in graph.nodes):

@@ -43,6 +43,10 @@ CASES = {
     "avg_pool, padded": (IMAGES, lambda v: ops.avg_pool(v, **PADDED)),
     "avg_pool, padded and counted": (IMAGES, lambda v: ops.avg_pool(v, **PADDED, count_include_pad=True)),
     "avg_pool, apart": (IMAGES, lambda v: ops.avg_pool(v, **APART)),
+    **{
+        f"pad, {mode}": (IMAGES, lambda v, mode=mode: ops.pad(v, pads=(0, 0, 2, 0, 0, 0, 1, 3), mode=mode))
+        for mode in ("constant", "reflect", "edge", "wrap")
+    },
     "conv": (IMAGES, conv),
     "conv, pool and mean": (IMAGES, lambda v: ops.max_pool(ops.relu(conv(v)), **POOL).mean((2, 3))),
 }

@@ -32,7 +32,7 @@ def _factor(w: Writer, factor: Any) -> str:
     given = [w.size(size) for size in sizes]
     if kind == "min":
         return _joined(w, "Min", given)
-    if kind == "broadcast":  # a size of 1 gives way to the others
+    if kind == "broadcast":  # of sizes that differ, one is 1
         found, one = given[0], w.ints([1])
         for other in given[1:]:
             found = w.made("Where", [w.made("Equal", [found, one]), other, found])

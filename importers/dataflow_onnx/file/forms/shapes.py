@@ -66,6 +66,8 @@ def _from_the_end(at: Any, size: Any) -> Any:
 
 def pad(w: Writer, node: Node) -> None:
     """``Pad``."""
+    if node.attributes["mode"] == "wrap":
+        w.need(19)
     x, *value = w.inputs(node)
     pads = w.sizes(node.attributes["pads"])
     w.add("Pad", [x, pads, *value], w.outputs(node), node.name, mode=node.attributes["mode"])
