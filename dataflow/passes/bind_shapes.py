@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.dims import Dim, bind_size
+from ..ir.dims import Dim, Size, bind_size
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array, bind_shape
@@ -20,7 +20,7 @@ from ..ops.dynamic_shape import deferred, read_shape
 from ..ops.dynamic_shape import sizes as sizes_op
 from ..ops.infer import operand
 from ..ops.rules.subgraph import inline
-from ..ops.shape import slice_
+from ..ops.shape import slice_, slice_grad
 from .size_values import Kernels, SizeValues, bound_attributes, completed, static_reads
 
 _SHAPES = frozenset({"shape", "input_shape"})  # attributes that are the sizes of axes
@@ -93,13 +93,51 @@ def _bound_graph(
         _check_types(node, made.outputs, sizes)
         return made.outputs
 
-    return rewrite(values.graph, copy, input_type=lambda type_: type_.bind(sizes))
+    bound = rewrite(values.graph, copy, input_type=lambda type_: type_.bind(sizes))
+    short = sorted((size for size in known if _is_negative(size, sizes)), key=str)
+    if short:
+        _refuse_expressions(values.graph, known, short, sizes)
+    return bound
 
 
 def _sliced(graph: Graph) -> frozenset[Dim]:
     """The named sizes of what slices give; where they are negative, there is no element (``bind_shape``)."""
     results = [value for node in graph.nodes if node.op is slice_ for value in node.outputs if value is not None]
     return frozenset(size for value in results for size in value.type.shape if isinstance(size, Dim))
+
+
+def _is_negative(size: Size, sizes: Mapping[str, int]) -> bool:
+    bound = bind_size(size, sizes)
+    return not isinstance(bound, Dim) and bound < 0
+
+
+def _refuse_expressions(graph: Graph, known: frozenset[Dim], short: Sequence[Dim], sizes: Mapping[str, int]) -> None:
+    """Where a slice has no element, its size is 0, but an expression that was made of it counts with less.
+
+    Raises:
+        InputError: a node has an expression of the same names which is not the size of a value.
+    """
+    names = frozenset[str]().union(*(size.names for size in short))
+    fine = known | {size for value in graph.inputs for size in value.type.shape if isinstance(size, Dim)}
+    for node in graph.nodes:
+        for size in _expressions(node):
+            if size not in fine and not size.names.isdisjoint(names):
+                raise InputError(
+                    f"{node.describe()}: it reads the size {size}, and {short[0]}, which a slice has, is "
+                    f"{short[0].bind(sizes)}; {_listed(node, sizes)}: the graph needs larger sizes"
+                )
+
+
+def _expressions(node: Node) -> Iterator[Dim]:
+    """The named sizes among a node's attributes, but for ends of a slice at fixed distances from those of its axis."""
+    axes: Sequence[Size] = ()
+    if node.op is slice_ or node.op is slice_grad:
+        axes = operand(node).type.shape if node.op is slice_ else node.attributes["shape"]
+    for key, attribute in node.attributes.items():
+        for axis, item in enumerate(attribute if isinstance(attribute, tuple) else (attribute,)):
+            fixed = axes and key in ("starts", "stops") and not isinstance(axes[axis] - item, Dim)
+            if isinstance(item, Dim) and not fixed:
+                yield item
 
 
 def array_of_sizes(node: Node, sizes: Mapping[str, int]) -> Array:
@@ -147,10 +185,9 @@ def _advice(node: Node, sizes: Mapping[str, int]) -> str:
     """Why a result has another type than was inferred from names."""
     for value in (v for v in (*node.inputs, *node.outputs) if v is not None):
         for size in value.type.shape:
-            bound = bind_size(size, sizes)
-            if not isinstance(bound, Dim) and bound < 0:
+            if _is_negative(size, sizes):
                 return (
-                    f"{value.name!r} has no elements along the axis of size {size}, which counts as {bound} in other "
+                    f"{value.name!r} has no elements along the axis of size {size}, which counts as less in other "
                     "sizes; the graph needs larger ones"
                 )
     return "give these sizes one name where they are equal"

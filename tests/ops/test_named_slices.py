@@ -68,8 +68,24 @@ def test_what_reads_an_empty_slice_gets_its_shape_and_has_a_gradient(key):
 def test_sizes_that_count_an_empty_slice_as_less_than_nothing_are_refused_with_that_reason():
     session, _, _ = of_a_graph(lambda d: ops.concat(d[2:-5], d, axis=0))
     assert session.run({"d": np.ones((7, 3), np.float32)})["y"].shape == (7, 3)
-    with pytest.raises(df.InputError, match=r"'slice' has no elements along the axis of size -7 \+ N, .* counts as -3"):
+    with pytest.raises(df.InputError, match=r"'slice' has no elements along the axis of size -7 \+ N, .* as less"):
         session.run({"d": np.ones((4, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda d: ops.broadcast_to(d[2:-5].sum(), shape=(d[2:-5].shape[0] + 3, 2)),
+        lambda d: d[:, : d[2:-5].shape[0] + 3],
+        lambda d: d.builder.add(ops.sizes, (), {"values": (d[2:-5].shape[0] + 3,), "shape": ()}).outputs[0],
+    ],
+    ids=["shape", "end", "data"],
+)
+def test_what_is_computed_of_the_size_of_an_empty_slice_is_refused(function):
+    session, _, _ = of_a_graph(lambda d: ops.copy(function(d)))
+    assert session.run({"d": np.ones((7, 3), np.float32)})["y"].shape in ((3, 2), (7, 3), ())
+    with pytest.raises(df.InputError, match=r"it reads the size .*-4 \+ N.*, and -7 \+ N.* is -1; here N = 6"):
+        session.run({"d": np.ones((6, 3), np.float32)})
 
 
 @pytest.mark.parametrize(
