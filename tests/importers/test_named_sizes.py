@@ -368,3 +368,23 @@ def test_an_input_without_a_window_is_refused(kernel):
     proto = onnx_model([node], [("x", TensorProto.FLOAT, [1, 1, "n"])], [("y", TensorProto.FLOAT, None)])
     with pytest.raises(df.InputError, match="larger than the padded input"):
         df.Session(load_bytes(proto.SerializeToString()), devices=["numpy"]).run({"x": np.ones((1, 1, 2), "f4")})
+
+
+def test_what_a_model_computes_of_the_size_of_an_empty_slice_is_what_onnxruntime_computes():
+    nodes = [
+        helper.make_node("Slice", ["x", "start", "end", "axis"], ["y"]),
+        helper.make_node("Shape", ["y"], ["size"], start=0, end=1),
+        helper.make_node("Add", ["size", "three"], ["more"]),
+        helper.make_node("ConstantOfShape", ["more"], ["zeros"]),
+    ]
+    numbers = {"start": [2], "end": [-5], "axis": [0], "three": [3]}
+    stored = [numpy_helper.from_array(np.array(values, np.int64), name) for name, values in numbers.items()]
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("y", "more", "zeros")]
+    proto = onnx_model(nodes, [("x", TensorProto.FLOAT, ["N", 3])], outputs, stored)
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = df.Session(load_bytes(proto.SerializeToString()))
+    for n in (9, 6, 3, 7, 1, 0):
+        x = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
+        found = session.run({"x": x})
+        for name, expected in zip(["y", "more", "zeros"], theirs.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(found[name], expected)
