@@ -221,15 +221,15 @@ class _Origins:
             return
         if any(v is not None and v not in self._of for v in node.inputs):
             return
-        first = known[0]
         if _is_transpose(node):
-            made = dataclasses.replace(first, transposed=not first.transposed)
+            made = dataclasses.replace(known[0], transposed=not known[0].transposed)
         elif flat:
-            made = first
+            made = known[0]
         else:
             largest = max(known, key=lambda source: source.stored.type.elements)
-            fewer = any(v is not None and v.type.elements < largest.stored.type.elements for v in node.outputs)
-            made = _Origin(largest.stored, False, largest.transposed, largest.sliced or fewer)
+            bound = [v.type.elements for v in node.outputs if v is not None and v.type.is_bound]
+            sliced = largest.sliced or any(count < largest.stored.type.elements for count in bound)
+            made = _Origin(largest.stored, False, largest.transposed, sliced)
         self._of.update(dict.fromkeys((v for v in node.outputs if v is not None), made))
 
     def _note(self, value: Value | None, reader: Node | None) -> None:

@@ -111,4 +111,5 @@ def same_bytes(a: Array, b: Array) -> bool:
     if a.dtype.hasobject:
         return bool((a == b).all())
     # As bytes where they lie; copies of what doesn't lie in a row.
-    return np.array_equal(*(np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b)))
+    first, second = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(first, second)

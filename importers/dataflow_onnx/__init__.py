@@ -18,8 +18,8 @@ def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> 
         path: of the file; external data lies in its folder.
         converters: what plugins offer for operators.
         options: ``outputs``: names of values; only what they need is imported. ``batch="free"``: a fixed first size of
-            all inputs becomes free, also where it is baked into constants; accepted only if a batch of two gives what
-            two single runs give.
+            all inputs becomes free, also where it is baked into constants; accepted only if batches of two and three
+            give what single runs give. It is saved free, too.
 
     Raises:
         ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.

@@ -15,7 +15,7 @@ from dataflow.plugin import Form, Given, GraphBuilder, Listed, Wanted, element_n
 from .converters import Table
 from .file.inferred import inferred_types
 from .file.records import Array, ModelRecord, NodeRecord
-from .free_batch import Freed
+from .free_batch import Freed, batch_axis
 from .importer import Importer
 from .operands import Undetermined
 
@@ -156,6 +156,8 @@ def deferred_graph(
             found: TensorType | Form = TensorType(float32, (Dim(f"{name}.rows"), len(labels[name])))
         else:
             found = _type(name, record, infer, example, str(why))
+            if importer.freed is not None and isinstance(found, TensorType):
+                found = _freed_type(name, found, example)
         if isinstance(found, Form):
             forms[name], found = found, found.placeholder(name)
         types.append(found)
@@ -212,6 +214,14 @@ def _guessed(types: Mapping[str, TensorType], specialize: Anew, guess: int) -> L
 def _is_guessed(value: Value, others: Collection[str]) -> bool:
     """Whether a value is small enough to be guessed, beside others that were."""
     return value.type.is_bound and value.type.elements <= _MOST_GUESSES and len(others) < _MOST_GUESSES
+
+
+def _freed_type(name: str, found: TensorType, example: Listed | None) -> TensorType:
+    """The type of an output for any batch size: what the file declares is for its own."""
+    graph = None if example is None else example.graph
+    known = graph.outputs[name].type.shape if graph is not None and name in graph.outputs else found.shape
+    shape = [n if batch_axis((n,)) == 0 else Dim(f"{name}.{axis}") for axis, n in enumerate(known)]
+    return TensorType(found.dtype, tuple(shape))
 
 
 def _type(

@@ -6,6 +6,7 @@ Reshape, Slice and the like get it as attributes; nothing else is folded.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
@@ -62,6 +63,8 @@ class Importer(Operands):
         values: Mapping[str, Array] = MappingProxyType({}),
         types: Mapping[str, Given] = MappingProxyType({}),
     ) -> None:
+        if freed is not None:  # the batch size stays free: sizes that have it as a factor are known by that
+            types = {n: freed.input(t) if isinstance(t, TensorType) else t for n, t in types.items()}
         super().__init__(record, around, values, types)
         self.path, self.table, self.freed = path, table, freed
         self.opset = 0
@@ -152,9 +155,11 @@ class Importer(Operands):
     def stored(self, name: str, array: Array) -> Tensor:
         """A tensor with data; a few integers are known as sizes too."""
         if self.freed is not None and self.freed.constants and self.around is None and self.scope is None:
-            value = self.freed.constant(self.builder, array)
-            if value is not None:
-                return Tensor(name, value)
+            freed = self.freed.constant(self.builder, None if name in self.tensors else name, array)
+            if freed is not None:
+                rows = [t.value for t in (freed, freed.stored) if t is not None]
+                self.claimed.update(v for v in rows if v is not None)
+                return dataclasses.replace(freed, name=name)
         known = None
         if array.dtype.kind in "iub" and array.size <= MOST_KNOWN:
             known = Known(array.astype(object), as_dtype(array))

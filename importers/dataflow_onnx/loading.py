@@ -28,7 +28,8 @@ from .file.distinct import distinct
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .file.trained_note import roles_of
-from .free_batch import Freed, check_free, freed_of
+from .free_batch import Freed, freed_of, repeated_types
+from .free_check import check_free
 from .importer import Importer
 from .interpret.interpreter import FileInterpreter
 from .operands import Undetermined
@@ -125,7 +126,8 @@ def _imported(
     roles = roles_of(graph)
     source = Source(
         record.content, record.folder, record.external, stored, kept, record.metadata, copies, roles,
-        record.noted.roles, record.noted.stopped,
+        record.noted.roles, record.noted.stopped, freed.old if freed is not None else 0,
+        repeated_types(freed, importer.tensors, stored), outputs is not None,
     )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from dataflow import Graph, TensorType
 from dataflow.errors import ModelError
@@ -13,11 +13,11 @@ from dataflow.plugin import Edit, Edited
 
 from .forms.windows import MICROSOFT
 from .functions import inlined
-from .records import Array
 from .subgraph import copied, declare, keep_subgraph, reads
 from .to_onnx import LOWEST_OPSET, nodes_of
 from .value_types import CODE_OF, DTYPE_OF
 
+T = TypeVar("T")
 # Operators whose form has been the same since that opset, as they are written here.
 _SINCE = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "MatMul", "Transpose", "Conv", "Gather", "Sqrt", "Identity"), 7),
@@ -71,8 +71,8 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
     return proto
 
 
-def stored_after(stored: Mapping[str, Array], changes: Edited) -> dict[str, Array]:
-    """A file's stored tensors by the names that they have now."""
+def names_after(stored: Mapping[str, T], changes: Edited) -> dict[str, T]:
+    """What is known of a file's stored tensors, by the names that they have now."""
     found = dict(stored)
     for edit in changes.edits:
         if edit.old in found:

@@ -208,6 +208,9 @@ class Source:
         roles: of its stored tensors as they were read.
         noted: those that the file itself says.
         stopped: results behind which it says that gradients stop.
+        freed: the fixed batch size that it has, where the model has a free one; else 0.
+        repeated: the types that it has of tensors with a row for each sample, of which such a model stores one.
+        partial: only some of its outputs were read.
     """
 
     content: Content = field(repr=False)
@@ -220,3 +223,6 @@ class Source:
     roles: Roles = field(default_factory=dict, repr=False)
     noted: Roles = field(default_factory=dict, repr=False)
     stopped: frozenset[str] = frozenset()
+    freed: int = 0
+    repeated: dict[str, TensorType] = field(default_factory=dict, repr=False)
+    partial: bool = False

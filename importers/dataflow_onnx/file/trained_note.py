@@ -20,6 +20,7 @@ _log = logging.getLogger("dataflow")
 
 KEY = "dataflow.roles"
 _STOPPED = "stopped"
+_FLOATS = (1, 10, 11, 16)  # ONNX's float, float16, double and bfloat16
 _KINDS = {"parameter": ("parameter", True), "frozen": ("parameter", False), "constant": ("constant", False)}
 
 
@@ -51,7 +52,11 @@ def note_of(model: Model, source: Source | None, graph: Any) -> str:
     read: Roles = {} if source is None else source.roles
     noted: Roles = {} if source is None else source.noted
     now = {v.name: (d.role, d.trainable) for v, d in model.graph.initializers.items() if v.type.dtype.kind in "fV"}
-    known = {**noted, **now}  # of a file that was read in part, what the rest was noted as
+    made: Roles = {}
+    if source is None:  # what forms of ops store beside the tensors of the graph, as a bias of zeros
+        floats = (t.name for t in graph.initializer if t.dims and t.data_type in _FLOATS)
+        made = dict.fromkeys(floats, ("constant", False))
+    known = {**made, **noted, **now}  # of a file that was read in part, what the rest was noted as
     changed = {name: role for name, role in known.items() if name in stored}
     lists: dict[str, list[str]] = {}
     for kind, role in _KINDS.items():

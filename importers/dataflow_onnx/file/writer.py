@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,12 +14,12 @@ from onnx import TensorProto
 from dataflow import Dim, TensorType
 from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Edited, Exporter, Model
-from dataflow.plugin import dtype as as_dtype
 
 from .apart import take_apart
 from .distinct import stored_in_bodies
-from .edited import apply_edits, stored_after
+from .edited import apply_edits, names_after
 from .functions import inlined
+from .new_data import fill, raw_bytes, tensor_of, type_of
 from .reader import external_bytes, read_bytes
 from .records import Array, ModelRecord, Source
 from .saving import is_external, same_array, tensors, write_file, write_model
@@ -27,9 +28,7 @@ from .to_onnx import build_proto
 from .trained_note import is_changed, note_of, with_note
 from .value_types import CODE_OF
 
-_DATA_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data", "external_data",
-)  # fmt: skip
+_log = logging.getLogger("dataflow")
 
 
 def save_file(
@@ -62,10 +61,14 @@ def save_file(
     target = Path(path)
     if _exists(target) and not overwrite:
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
-    arrays = model.arrays()
     source = source_of(model)
-    if source is None:
-        if inputs is not None or outputs is not None:
+    reduced = inputs is not None or outputs is not None
+    free = _free_proto(model, source, exporters, opset, ir_version, path, reduced)
+    arrays = model.arrays() if free is not None or source is None else _arrays(model, source, model.arrays())
+    if free is not None:
+        proto, source = free, None
+    elif source is None:
+        if reduced:
             raise InputError(
                 "inputs= and outputs= are for imported models; of one built by hand, save the subgraph as a model"
             )
@@ -74,7 +77,6 @@ def save_file(
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
         changed = patched(model, source)
-        reduced = inputs is not None or outputs is not None
         same = model.metadata == source.metadata and not is_changed(model, source)
         if changed is None and not reduced and same and _copied(source, target):
             return
@@ -89,7 +91,7 @@ def save_file(
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files
         array = arrays.get(tensor.name, source.tensors.get(tensor.name)) if initializer else None
-        return external_bytes(tensor, source.folder) if array is None else _raw(array)
+        return external_bytes(tensor, source.folder) if array is None else raw_bytes(array)
 
     def check(data: bytes) -> Mapping[str, Array]:
         if source is None and not any(map(is_external, tensors(proto.graph))):
@@ -130,6 +132,34 @@ def _check_outputs(record: ModelRecord, model: Model, path: str) -> None:
     for name, type_ in model.outputs.items():
         if name in found and found[name].shape != type_.shape:
             raise ModelError(f"{path}: {text}: output {name!r} would be {found[name]} instead of {type_}")
+
+
+def _free_proto(
+    model: Model,
+    source: Source | None,
+    exporters: Mapping[str, Exporter],
+    opset: int | None,
+    ir_version: int | None,
+    path: str,
+    reduced: bool,
+) -> onnx.ModelProto | None:
+    """A model whose batch size was freed when it was loaded, with a free one: its graph, as of a model built by hand.
+
+    None for others, and where the file can only be written as it was: it says so then.
+    """
+    if source is None or not source.freed:
+        return None
+    try:
+        if reduced:
+            raise ModelError("inputs= and outputs= choose from the file")
+        if source.partial:
+            raise ModelError("only some outputs of the file were loaded")
+        graph = model.graph_with_data()
+        proto: onnx.ModelProto = build_proto(Model(graph, metadata=model.metadata), exporters, opset, ir_version)
+        return proto
+    except (InputError, ModelError) as error:
+        _log.warning("%s: the batch size is %d as in the file, not free as in the model: %s", path, source.freed, error)
+        return None
 
 
 def _describe(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
@@ -202,7 +232,7 @@ def source_of(model: Model) -> Source | None:
 
 def _stored(model: Model, source: Source) -> Mapping[str, Array]:
     """The file's stored tensors by the names that the model has for them."""
-    return stored_after(source.stored, model.source) if isinstance(model.source, Edited) else source.stored
+    return names_after(source.stored, model.source) if isinstance(model.source, Edited) else source.stored
 
 
 def patched(model: Model, source: Source) -> onnx.ModelProto | None:
@@ -211,8 +241,9 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     edits = model.source if isinstance(model.source, Edited) else None
     stored = _stored(model, source)
     added = frozenset[str]() if edits is None else edits.added & graph_types.keys()
-    arrays = {name: array for name, array in model.arrays().items() if name in stored or name in added}
-    changed = {n for n, array in arrays.items() if n in stored and not same_array(array, stored[n])} | added
+    now = model.arrays()
+    arrays = {n: array for n, array in _arrays(model, source, now).items() if n in stored or n in added}
+    changed = {n for n in arrays if n in stored and not same_array(now[n], stored[n])} | added
     if not changed and edits is None:
         return None
     proto = onnx.ModelProto()
@@ -224,7 +255,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     left = set(changed)
     for tensor in proto.graph.initializer:
         if tensor.name in left:
-            _fill(tensor, arrays[tensor.name])
+            fill(tensor, arrays[tensor.name])
             left.discard(tensor.name)
     if left:
         _fill_bodies(proto.graph, left, arrays)
@@ -239,11 +270,17 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     return proto
 
 
+def _arrays(model: Model, source: Source, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """A model's data as the file has them: of what has a row for each sample, every row."""
+    types = names_after(source.repeated, model.source) if isinstance(model.source, Edited) else source.repeated
+    return {**arrays} | {n: np.broadcast_to(arrays[n], t.sizes) for n, t in types.items() if n in arrays}
+
+
 def _fill_bodies(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> None:
     """Gives stored tensors of bodies new data, and takes their names out of ``names``."""
     for tensor, name in stored_in_bodies(graph):
         if name in names:
-            tensor.CopyFrom(_tensor(tensor.name, arrays[name]))
+            tensor.CopyFrom(tensor_of(tensor.name, arrays[name]))
             names.discard(name)
 
 
@@ -254,9 +291,9 @@ def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str,
         if len(node.output) == 1 and node.output[0] in names:
             name = node.output[0]
             del proto.graph.node[index]
-            proto.graph.initializer.append(_tensor(name, arrays[name]))
+            proto.graph.initializer.append(tensor_of(name, arrays[name]))
             if proto.ir_version < 4:
-                code = CODE_OF[_type(arrays[name]).dtype]
+                code = CODE_OF[type_of(arrays[name]).dtype]
                 proto.graph.input.append(onnx.helper.make_tensor_value_info(name, code, arrays[name].shape))
             names = names - {name}
     if names:
@@ -286,40 +323,3 @@ def _set_shape(value: onnx.ValueInfoProto, type_: TensorType) -> None:
             dim.dim_param = str(size)
         else:
             dim.dim_value = int(size)
-
-
-def _type(array: Array) -> TensorType:
-    return TensorType(as_dtype(array), array.shape)
-
-
-def _tensor(name: str, array: Array) -> TensorProto:
-    proto = TensorProto(name=name)
-    _fill(proto, array)
-    return proto
-
-
-def _fill(proto: TensorProto, array: Array) -> None:
-    """Gives a tensor new data; one whose data lies in another file stays so, and gets it when the file is written."""
-    external = is_external(proto)
-    for field in _DATA_FIELDS:
-        proto.ClearField(field)
-    proto.data_type = CODE_OF[_type(array).dtype]
-    del proto.dims[:]
-    proto.dims.extend(array.shape)
-    if not external:
-        proto.raw_data = _raw(array)
-
-
-def _raw(array: Array) -> bytes:
-    """The elements little-endian and packed."""
-    dtype = _type(array).dtype
-    if dtype.bits < 8:
-        per = 8 // dtype.bits
-        flat = array.reshape(-1).view(np.uint8) & ((1 << dtype.bits) - 1)
-        flat = np.pad(flat, (0, -len(flat) % per)).reshape(-1, per)
-        packed = np.zeros(len(flat), np.uint8)
-        for index in range(per):
-            packed |= flat[:, index] << (index * dtype.bits)
-        return packed.tobytes()
-    little = array.dtype.newbyteorder("<") if array.dtype.kind != "V" else array.dtype
-    return np.ascontiguousarray(array).astype(little, copy=False).tobytes()

@@ -97,9 +97,10 @@ def Clip(c: Importer, x: T, min: T | None = None, max: T | None = None) -> Any:
 def _variadic(onnx_name: str, op: Any) -> None:
     @operator(onnx_name)
     def convert(c: Importer, *xs: T) -> Any:
-        total = c.value(xs[0])
-        for x in xs[1:]:
-            total = op(total, c.value(x))
+        values = [c.value(x) for x in xs]
+        total, *others = values if c.freed is None else c.freed.aligned(c, *values)
+        for value in others:
+            total = op(total, value)
         return total if len(xs) > 1 else xs[0]
 
 

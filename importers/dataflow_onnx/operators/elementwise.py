@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataflow import Value
+
 from ..converters import Collector
 from ..importer import Importer
 from ..tensor import Tensor
@@ -27,10 +29,14 @@ def binary(operator: Collector, name: str, op: Any, learned: bool = False) -> No
 
     @operator(name, 7)
     def convert(c: Importer, a: T, b: T) -> Any:
+        left, right = operands(c, a, b)
+        return op(left, right) if c.freed is None else op(*c.freed.aligned(c, left, right))
+
+    def operands(c: Importer, a: T, b: T) -> tuple[Value, Value]:
         if learned and a.stored is not None and a.type.rank == 1 and b.array is None and b.stored is None:
-            return op(c.weight(a, single=False), c.value(b))  # a slice of a vector, as one bias of three
+            return c.weight(a, single=False), c.value(b)  # a slice of a vector, as one bias of three
         if learned and a.array is None:
-            return op(c.value(a), c.weight(b, single=False))
+            return c.value(a), c.weight(b, single=False)
         if learned and b.array is None:
-            return op(c.weight(a, single=False), c.value(b))
-        return op(c.value(a), c.value(b))
+            return c.weight(a, single=False), c.value(b)
+        return c.value(a), c.value(b)

@@ -20,7 +20,10 @@ operator = Collector()
 @operator("Gather")
 def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
     single = None if x.array is not None else _single(c.value(x), c.constant(indices), axis)
-    return ops.gather(c.weight(x), c.value(indices), axis=axis) if single is None else single
+    if single is not None:
+        return single
+    rows, at = c.weight(x), c.value(indices)
+    return ops.gather(rows, at if c.freed is None else c.freed.indexed(c, rows, axis, at), axis=axis)
 
 
 def _single(x: Value, index: Array | None, axis: int) -> Value | None:

@@ -46,7 +46,10 @@ def _sampled(c: Importer, x: T, grid: T, **how: Any) -> Any:
 
 @operator("AffineGrid", 20)
 def AffineGrid(c: Importer, theta: T, size: T, *, align_corners: int = 0) -> Any:
-    return ops.affine_grid(c.value(theta), size=tuple(c.sizes(size, "the size")), align_corners=align_corners)
+    matrices, sizes = c.value(theta), c.sizes(size, "the size")
+    if c.freed is not None:
+        sizes = c.freed.resized(matrices.type.shape[:1], sizes)
+    return ops.affine_grid(matrices, size=tuple(sizes), align_corners=align_corners)
 
 
 @operator("DeformConv", 19)

@@ -61,6 +61,8 @@ def MatMul(c: Importer, a: T, b: T) -> Any:
         left = ops.reshape(left, shape=(1, left.type.shape[0]))
     if two:
         right = ops.reshape(right, shape=(right.type.shape[0], 1))
+    if c.freed is not None:
+        left, right = c.freed.aligned(c, left, right, last=2)
     y = ops.matmul(left, right)
     shape = list(y.type.shape)
     if one:

@@ -42,4 +42,5 @@ def BitShift(c: Importer, a: T, b: T, *, direction: str) -> Any:
 
 @operator("Where")
 def Where(c: Importer, condition: T, x: T, y: T) -> Any:
-    return ops.where(c.value(condition), c.value(x), c.value(y))
+    values = [c.value(condition), c.value(x), c.value(y)]
+    return ops.where(*(values if c.freed is None else c.freed.aligned(c, *values)))

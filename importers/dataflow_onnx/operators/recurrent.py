@@ -99,6 +99,8 @@ def converted(
         x = ops.transpose(x, perm=(1, 0, 2))
         starts = [None if s is None else ops.transpose(s, perm=(1, 0, 2)) for s in starts]
     steps, batch = x.type.shape[:2]
+    if c.freed is not None:
+        starts = [None if s is None else c.freed.repeated(c, s, 1, batch) for s in starts]
     for s, label in zip(starts, ("initial_h", "initial_c"), strict=False):
         if s is not None:
             _expect(label, s, (len(directions), batch, hidden))

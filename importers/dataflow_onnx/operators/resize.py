@@ -177,6 +177,7 @@ def Resize(
             raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
         for axis, size in zip(chosen, given, strict=True):
             wanted[axis] = size if isinstance(size, Dim) else int(size)
+        wanted = wanted if c.freed is None else c.freed.resized(shape, wanted)
         wanted, full_scales = _kept_ratio(shape, wanted, chosen, keep_aspect_ratio_policy)
     else:
         raise ModelError("neither scales nor sizes are given")

@@ -20,7 +20,8 @@ operator = Collector()
 
 @operator("GatherElements", 11)
 def GatherElements(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
-    return ops.gather_elements(c.value(x), c.value(indices), axis=axis)
+    values = [c.value(x), c.value(indices)]
+    return ops.gather_elements(*(values if c.freed is None else c.freed.alike(c, values, axis)), axis=axis)
 
 
 @operator("GatherND", 11)
@@ -29,7 +30,9 @@ def GatherND(c: Importer, x: T, indices: T, *, batch_dims: int = 0) -> Any:
 
 
 def _scatter_elements(c: Importer, data: T, indices: T, updates: T, axis: int, reduction: str) -> Any:
-    return ops.scatter_elements(c.value(data), c.value(indices), c.value(updates), axis=axis, reduction=reduction)
+    values = [c.value(data), c.value(indices), c.value(updates)]
+    values = values if c.freed is None else c.freed.alike(c, values, axis)
+    return ops.scatter_elements(*values, axis=axis, reduction=reduction)
 
 
 @operator("Scatter", 9)

@@ -48,7 +48,7 @@ def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
     wanted = c.known_sizes(shape)
     wanted = target_of_data(c, value, shape, allowzero) if wanted is None else wanted
     if c.freed is not None:
-        wanted = c.freed.reshaped(value.type.shape, wanted)
+        wanted = c.freed.reshaped(c.builder, value, wanted)
     return reshaped(value, wanted, bool(allowzero))
 
 
@@ -139,7 +139,7 @@ def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
 def Concat(c: Importer, *xs: T, axis: int) -> Any:
     values = [c.value(x) for x in xs]
     if c.freed is not None:
-        values = c.freed.alike(values, axis)
+        values = c.freed.alike(c, values, axis)
     return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
 
 
@@ -158,7 +158,7 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
     value = c.weight(x) if _is_learned(x) else c.value(x)
     own: list[Any] = list(value.type.shape)
     if c.freed is not None:
-        wanted = c.freed.expanded(wanted, len(own))
+        wanted = c.freed.expanded(own, wanted)
     rank = max(len(own), len(wanted))
     own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
     result = [broadcast_size(pair) for pair in zip(own, wanted, strict=True)]
@@ -170,6 +170,8 @@ def Tile(c: Importer, x: T, repeats: T) -> Any:
     value, counts = c.value(x), c.known_sizes(repeats)
     counts = list(c.ints(repeats, "repeats")) if counts is None else counts
     shape = value.type.shape
+    if c.freed is not None:
+        counts = c.freed.tiled(shape, counts)
     if len(counts) != len(shape) or any(not isinstance(n, Dim) and n < 0 for n in counts):
         raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
     pairs = [(n if isinstance(n, Dim) else int(n), size) for n, size in zip(counts, shape, strict=True)]
@@ -192,6 +194,8 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
     for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
         if stride == 0:
             raise ModelError("a step is 0")
+        if c.freed is not None:
+            start, end = c.freed.sliced(shape[axis], start), c.freed.sliced(shape[axis], end)
         begin[axis], stop[axis] = clamped_ends(start, end, stride, shape[axis], c.is_read(shape[axis]))
         step[axis] = int(stride)
     value = c.weight(x) if _is_learned(x) else c.value(x)
