@@ -19,11 +19,12 @@ from .host.fork import renew_in_child
 from .ir.graph import Graph
 from .ir.lowered import Lowered
 from .ir.types import Array
+from .ir.value import Value
 from .lower.templates import Sized
 from .passes.bind_shapes import bind
 from .passes.dead_code import computing, with_outputs
 from .passes.dynamic_regions import Region, depends_on_data, split
-from .passes.size_values import completed, static_reads
+from .passes.size_values import CompletedSizes
 from .series import RunSeries
 
 
@@ -69,8 +70,9 @@ class GraphRuns:
         self.graph, self._engine, self._judge, self._cap = graph, engine, judge, cap
         self._kind, self._form, self._more = kind, form, more
         self._scratch = Scratch(engine.devices) if more > 1 else None
-        self._depends, self._reads = depends_on_data(graph), static_reads(graph)
-        self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
+        self._depends, self._sizes = depends_on_data(graph), CompletedSizes(graph)
+        # by the outputs that are wanted: those of the graph, and its regions
+        self._regions: dict[tuple[str, ...], tuple[Mapping[str, Value], tuple[Region, ...]]] = {}
         grows = any(not value.type.is_bound for value in graph.inputs)
         self.series = RunSeries(graph, engine, judge, cap, kind, form, computing) if grows else None
         self._lock = threading.Lock()
@@ -112,12 +114,13 @@ class GraphRuns:
     ) -> dict[str, Array]:
         """The same, where sizes are read off tensors: region by region, each planned when its sizes are known."""
         names = tuple(outputs) if outputs is not None else ()
-        graph = self.graph if not names else with_outputs(self.graph, names)
         with self._lock:
-            regions = self._regions.get(names)
-            if regions is None:
-                regions = self._regions[names] = split(graph)
-        check_out(out, graph.outputs)
+            known = self._regions.get(names)
+            if known is None:
+                graph = with_outputs(self.graph, names) if names else self.graph
+                known = self._regions[names] = graph.outputs, split(graph)
+        results, regions = known
+        check_out(out, results)
 
         def program_of(
             index: int, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int], form: Hashable
@@ -129,13 +132,13 @@ class GraphRuns:
             )
 
         values, _ = run_regions(regions, arguments, sizes_of(self.graph, arguments), self._completed, program_of, _call)
-        found = {name: values[value.name] for name, value in graph.outputs.items()}
+        found = {name: values[value.name] for name, value in results.items()}
         write_out(out, found)
         return found
 
     def _completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
         try:
-            return completed(self._reads, sizes, self._engine.registry.reference_kernels)
+            return self._sizes.of(sizes, self._engine.registry.reference_kernels)
         except InputError as error:
             raise Unbound(error) from error
 

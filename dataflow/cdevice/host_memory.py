@@ -78,7 +78,7 @@ class BufferSlice:
         bytes: its size.
     """
 
-    __slots__ = ("_buffer", "base", "bytes")
+    __slots__ = ("__weakref__", "_buffer", "base", "bytes")
 
     def __init__(self, buffer: Buffer, offset: int, bytes: int) -> None:
         self._buffer = buffer

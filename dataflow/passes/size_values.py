@@ -23,6 +23,7 @@ from ..ops.infer import operand
 Kernels = Mapping[str, tuple[Kernel, ...]]
 _INTEGERS = frozenset({int})
 MOST_BYTES = 1 << 24  # of a value that sizes are read off, or that leads to one
+MOST_KEPT = 64  # sizes for which those computed from them are kept; then all go
 
 
 class SizeValues:
@@ -223,6 +224,43 @@ def completed(reads: Iterable[tuple[SizeValues, Node]], sizes: Mapping[str, int]
             if array is not None:
                 take_sizes(node, array, found)
     return found
+
+
+class CompletedSizes:
+    """Adds the sizes that nodes of a graph compute from others; see ``completed``. Safe to use from several threads.
+
+    Args:
+        graph: it doesn't change, so the same sizes give the same.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._reads = [
+            (read, {str(dim) for dim in read[1].attributes["sizes"] if isinstance(dim, Dim)})
+            for read in static_reads(graph)
+        ]
+        self._kept: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+
+    def of(self, sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:
+        """``sizes`` with those that are computed from them, the caller's own.
+
+        Args:
+            sizes: by name; perhaps not all that the graph has.
+            kernels: the reference's, by op; always the same.
+
+        Raises:
+            InputError: a size is negative, or can't be computed.
+        """
+        waiting = [read for read, names in self._reads if not sizes.keys() >= names]
+        if not waiting:
+            return dict(sizes)
+        key = tuple(sizes.items())
+        found = self._kept.get(key)
+        if found is None:
+            found = completed(waiting, sizes, kernels)
+            if len(self._kept) >= MOST_KEPT:
+                self._kept = {}
+            self._kept[key] = found
+        return dict(found)
 
 
 def has_reads(nodes: Iterable[Node]) -> bool:

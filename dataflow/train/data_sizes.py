@@ -22,7 +22,7 @@ from ..lower.templates import Sized
 from ..ops.dynamic_shape import deferred
 from ..passes.bind_shapes import bind
 from ..passes.dynamic_regions import Region, choices, deciding, depends_on_data, split, with_choices
-from ..passes.size_values import completed, static_reads
+from ..passes.size_values import CompletedSizes
 
 CHOICE = "choice/"  # before the names of values that one program computes, and another is given
 MOST_SPECIAL = 64  # graphs for some inputs alone that are kept, the least recently used going first
@@ -57,7 +57,7 @@ class Source:
         names: of the inputs that its choices become.
         graph: with these inputs; ``plain`` itself where no size depends on data.
         depends: some size does.
-        reads: sizes that are computed from others.
+        completed: adds sizes that are computed from others.
         regions: those that decide about sizes, by kind of program.
     """
 
@@ -65,7 +65,7 @@ class Source:
         self.plain, self.depends = plain, depends_on_data(plain)
         self.names = {v.name: CHOICE + v.name for v in choices(plain)} if self.depends else {}
         self.graph = with_choices(plain, self.names) if self.depends else plain
-        self.reads = static_reads(plain)
+        self.completed = CompletedSizes(plain)
         self.regions: dict[Hashable, tuple[Region, ...]] = {}
 
 
@@ -237,7 +237,7 @@ class DataSizes:
             regions,
             batch,
             sizes,
-            lambda sizes: completed(source.reads, sizes, self._kernels),
+            lambda sizes: source.completed.of(sizes, self._kernels),
             program_of,
             self._call,
         )

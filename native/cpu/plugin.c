@@ -83,6 +83,7 @@ enum { ALIGNMENT = 64 };
   X(resize)                                                                                        \
   X(scatter)                                                                                       \
   X(shape)                                                                                         \
+  X(shape_pad)                                                                                     \
   X(softmax)                                                                                       \
   X(sort)                                                                                          \
   X(trees)

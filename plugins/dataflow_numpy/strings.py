@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -17,29 +18,51 @@ from .arrays import Array, Attributes, Code
 
 def _each(function: Callable[[str], Any], x: Array, dtype: Any) -> Array:
     """The results of a function of each element."""
-    found = np.empty(x.size, dtype)
-    for index, text in enumerate(x.reshape(-1)):
-        found[index] = function(text)
-    return found.reshape(x.shape)
+    results = map(function, x.reshape(-1).tolist())
+    if dtype is not object:
+        return np.fromiter(results, dtype, x.size).reshape(x.shape)
+    return _strings(list(results), x.shape)
+
+
+def _strings(texts: list[str], shape: tuple[int, ...]) -> Array:
+    """An array of strings that are listed row by row."""
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found.reshape(shape)
 
 
 def _concat(attributes: Attributes, a: Array, b: Array) -> Array:
     return np.asarray(np.add(a, b), object)
 
 
+class _Changed(dict[int, str]):
+    """For ``str.translate``: what becomes of each character, found when it comes first.
+
+    Args:
+        change: lower or upper.
+        ascii_only: other characters stay.
+    """
+
+    def __init__(self, change: Callable[[str], str], ascii_only: bool) -> None:
+        self._change, self._ascii_only = change, ascii_only
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        other = self._change(character)
+        kept = (self._ascii_only and not character.isascii()) or len(other) != 1
+        found = self[code] = character if kept else other
+        return found
+
+
+_changed = functools.cache(_Changed)  # four at most
+
+
 def _case(attributes: Attributes, x: Array) -> Array:
     change = str.lower if attributes["case"] == "lower" else str.upper
-    only = attributes["ascii_only"]
-
-    def kept(character: str) -> bool:
-        return bool(only) and not character.isascii()
-
-    def changed(text: str) -> str:
-        if text.isascii():
-            return change(text)
-        return "".join(c if kept(c) or len(other := change(c)) != 1 else other for c in text)
-
-    return _each(changed, x, object)
+    if all(map(str.isascii, x.reshape(-1).tolist())):
+        return _each(change, x, object)
+    characters = _changed(change, bool(attributes["ascii_only"]))
+    return _each(lambda text: change(text) if text.isascii() else text.translate(characters), x, object)
 
 
 def _substrings(attributes: Attributes, text: str) -> list[str]:
@@ -56,7 +79,7 @@ def _split_count(attributes: Attributes, x: Array) -> Array:
 def _split(attributes: Attributes, x: Array) -> Array:
     count = attributes["count"]
     found = np.full((x.size, count), "", object)
-    for row, text in enumerate(x.reshape(-1)):
+    for row, text in enumerate(x.reshape(-1).tolist()):
         substrings = _substrings(attributes, text)
         if len(substrings) > count:
             raise InputError(f"string_split: element {row} has {len(substrings)} substrings; count is {count}")
@@ -89,45 +112,89 @@ def _matches(pattern: re.Pattern[str], text: str, longest: bool) -> Iterator[tup
         at = max(stop, start + 1)
 
 
-def _tokens_of(attributes: Attributes) -> Callable[[str], list[str]]:
-    patterns = [re.compile(pattern) for pattern in attributes["patterns"]]
-    least, longest = attributes["least"], attributes["longest"]
+class _Tokenizer:
+    """The tokens of texts.
 
-    def between(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    A graph counts tokens before it asks for them, so those of the texts that were counted last are kept until then.
+    """
+
+    MOST_KEPT = 1 << 16  # texts
+
+    def __init__(self, patterns: tuple[str, ...], separates: bool, least: int, longest: bool) -> None:
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._separates, self._least, self._longest = separates, least, longest
+        self._counted: dict[str, list[str]] = {}
+
+    def counts(self, texts: list[str]) -> list[int]:
+        """How many tokens each text has."""
+        counts: list[int] = []
+        counted: dict[str, list[str]] = {}
+        for text in texts:
+            tokens = counted.get(text)
+            if tokens is None:
+                tokens = self._tokens(text)
+                if len(counted) < self.MOST_KEPT:
+                    counted[text] = tokens
+            counts.append(len(tokens))
+        self._counted = counted
+        return counts
+
+    def tokens(self, texts: list[str]) -> Iterator[list[str]]:
+        """The tokens of each text, not to be changed."""
+        counted, self._counted = self._counted, {}  # another thread's are as good
+        for text in texts:
+            tokens = counted.get(text)
+            yield self._tokens(text) if tokens is None else tokens
+
+    def _between(self, pattern: re.Pattern[str], text: str) -> Iterator[str]:
         at = 0
-        for start, stop in _matches(pattern, text, longest):
+        for start, stop in _matches(pattern, text, self._longest):
             yield text[at:start]
             at = max(stop, start + 1)
         yield text[at:]
 
-    def tokens(text: str) -> list[str]:
-        if not (attributes["separates"] or longest or patterns[0].groups):
-            return [token for token in patterns[0].findall(text) if len(token) >= least]
-        if not attributes["separates"]:
-            return [text[a:b] for a, b in _matches(patterns[0], text, longest) if b - a >= least]
+    def _tokens(self, text: str) -> list[str]:
+        first, least = self._patterns[0], self._least
+        if not (self._separates or self._longest or first.groups):
+            found = first.findall(text)
+            return list(filter(None, found)) if least == 1 else [token for token in found if len(token) >= least]
+        if not self._separates:
+            return [text[a:b] for a, b in _matches(first, text, self._longest) if b - a >= least]
         kept = [text]
-        for pattern in patterns:
-            kept = [token for joined in kept for token in between(pattern, joined) if len(token) >= least]
+        for pattern in self._patterns:
+            kept = [token for joined in kept for token in self._between(pattern, joined) if len(token) >= least]
         return kept
 
-    return tokens
+
+_made_tokenizer = functools.lru_cache(64)(_Tokenizer)
+
+
+def _tokenizer(attributes: Attributes) -> _Tokenizer:
+    """That of a node; nodes of equal attributes have one."""
+    names = ("patterns", "separates", "least", "longest")
+    return _made_tokenizer(*[attributes[name] for name in names])
 
 
 def _token_count(attributes: Attributes, x: Array) -> Array:
-    tokens = _tokens_of(attributes)
-    return _each(lambda text: len(tokens(text)), x, np.int64)
+    counts = _tokenizer(attributes).counts(x.reshape(-1).tolist())
+    return np.array(counts, np.int64).reshape(x.shape)
 
 
 def _tokens(attributes: Attributes, x: Array) -> Array:
-    tokens, count = _tokens_of(attributes), attributes["count"]
+    count = attributes["count"]
     before, behind = ([attributes[key]] if attributes[key] else [] for key in ("first", "last"))
-    found = np.full((x.size, count), attributes["fill"], object)
-    for row, text in enumerate(x.reshape(-1) if count else ()):
-        marked = [*before, *tokens(text), *behind]
-        if len(marked) > count:
-            raise InputError(f"string_tokens: element {row} has {len(marked)} tokens; count is {count}")
-        found[row, : len(marked)] = marked
-    return found.reshape(*x.shape, count)
+    fill = [attributes["fill"]] * count
+    found: list[str] = []
+    for row, tokens in enumerate(_tokenizer(attributes).tokens(x.reshape(-1).tolist() if count else [])):
+        begin = len(found)
+        found += before
+        found += tokens
+        found += behind
+        width = len(found) - begin
+        if width > count:
+            raise InputError(f"string_tokens: element {row} has {width} tokens; count is {count}")
+        found += fill[width:]
+    return _strings(found, (*x.shape, count))
 
 
 # ---- numbers ------------------------------------------------------------------------------------------
@@ -181,9 +248,7 @@ def numbers_of_strings(x: Array, to: DType) -> Array:
 
 def strings_of_numbers(x: Array) -> Array:
     """Numbers in decimal notation."""
-    found = np.empty(x.size, object)
-    found[:] = [_text(number) for number in x.reshape(-1).tolist()]
-    return found.reshape(x.shape)
+    return _strings([_text(number) for number in x.reshape(-1).tolist()], x.shape)
 
 
 KERNELS: dict[str, Code] = {

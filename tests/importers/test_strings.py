@@ -204,6 +204,50 @@ def test_patterns_that_engines_read_differently_are_refused(pattern):
         python_pattern(pattern)
 
 
+# ---- tokens of several runs ---------------------------------------------------------------------------
+
+
+def tokens_of(pattern):
+    """A count and the tokens, each with texts of its own; the tokens that were counted are kept for those after it."""
+    tokens = {"patterns": (pattern,), "separates": False, "least": 1, "longest": False}
+    g = df.GraphBuilder()
+    a, b = g.input("a", df.string, (3,)), g.input("b", df.string, (3,))
+    g.output("counts", ops.string_token_count(a, **tokens))
+    g.output("tokens", ops.string_tokens(b, **tokens, count=3, fill="#", last="!"))
+    return df.Session(g.build(), devices=["numpy"])
+
+
+def test_tokens_are_those_of_the_texts_whatever_was_counted():
+    s, other = tokens_of("[a-z]+"), tokens_of("[a-z0-9]*")
+    for given in (texts("a b", "c1", ""), texts("x", "a b", "a b"), texts("c1", "c1", "1 2")):
+        for session, pattern in ((s, "[a-z]+"), (other, "[a-z0-9]+")):
+            for counted in (given, texts("a b", "a b", "d e f g")):
+                found = session.run({"a": counted, "b": given})
+                assert found["counts"].tolist() == [len(re.findall(pattern, text)) for text in counted]
+                rows = [[*re.findall(pattern, text), "!"] for text in given]
+                assert found["tokens"].tolist() == [row + ["#"] * (3 - len(row)) for row in rows]
+
+
+def test_more_tokens_than_the_count_are_refused():
+    with pytest.raises(df.InputError, match="element 1 has 4 tokens; count is 3"):
+        tokens_of("[a-z]+").run({"a": texts("", "", ""), "b": texts("a", "a b c", "")})
+
+
+@pytest.mark.parametrize("case", ["lower", "upper"])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_case_changes_by_character_where_one_becomes_one(case, ascii_only):
+    g = df.GraphBuilder()
+    g.output("y", ops.string_case(g.input("x", df.string, ("n",)), case=case, ascii_only=ascii_only))
+    s = df.Session(g.build(), devices=["numpy"])
+    change = getattr(str, case)
+
+    def changed(c):
+        return c if (ascii_only and not c.isascii()) or len(change(c)) != 1 else change(c)
+
+    for given in (texts("aB", "", "C d"), texts("Straße", "ΑΣ", "İI", "ǆ", "aB"), texts("日本", "ﬁ")):
+        assert s.run({"x": given})["y"].tolist() == ["".join(map(changed, text)) for text in given]
+
+
 # ---- memory -------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...ir.types import float32
+from ...ir.types import float32, int64
 from ..sample import Operand, Sample, i, x
 
 
@@ -39,6 +39,15 @@ def _moves() -> list[Sample]:
         for pads in ((1, 2, 0, 3), (2, -1, -1, 3)):
             rows.append(Sample(ops.pad, (x(4, 5),), {"pads": pads, "mode": mode}, gradient=(0,)))
     rows.append(Sample(ops.pad, (x(2, 1, 3),), {"pads": (0, 2, 7, 5, 1, 8), "mode": "wrap"}, gradient=(0,)))
+    # axes that aren't padded, inside, outside and between, such as channels that lie last; rows of several tasks
+    for mode in ("constant", "reflect", "edge", "wrap"):
+        rows.append(Sample(ops.pad, (x(2, 3, 4, 3),), {"pads": (0, 2, 1, 0, 0, 1, 2, 0), "mode": mode}, gradient=(0,)))
+        rows.append(
+            Sample(ops.pad, (x(2, 3, 1, 5, 2, 2),), {"pads": (0, 0, 0, -1, 0, 0, 0, 2, 0, 3, 0, 0), "mode": mode})
+        )
+        rows.append(Sample(ops.pad, (x(3, 2, 4, 5),), {"pads": (1, 0, 0, -1, 1, 0, 0, 0), "mode": mode}))
+        rows.append(Sample(ops.pad, (x(3, 211, 157),), {"pads": (1, 0, 0, 2, 0, 0), "mode": mode}))
+    rows.append(Sample(ops.pad, (i(2, 3, 2, high=9), Operand((), int64, value=7)), {"pads": (0, 1, 0, 1, 0, 0)}))
     rows += [Sample(ops.pad, (x(0, 5),), {"pads": (1, 0, 1, 0)}), Sample(ops.pad, (x(1),), {"pads": (3, 3)})]
     for shapes, axis in (
         (((3, 5), (3, 2)), 1),
