@@ -89,7 +89,7 @@ def test_named_sizes_forward_and_in_gradients(name, tmp_path):
         ((3 - T) // 2 + T, lambda t: (3 - t) // 2 + t),
         ((T + 7) // (T + 1), lambda t: (t + 7) // (t + 1)),
     ],
-    ids=str,
+    ids=["product", "square", "halves", "quotient"],
 )
 def test_sizes_are_computed_in_the_file(size, number, tmp_path):
     g = df.GraphBuilder()
