@@ -125,6 +125,8 @@ class GraphBuilder:
             raise InputError(
                 f"{number} is no whole number, and the other operand is {dtype}; cast that to a float first"
             )
+        if dtype is bool_ and number not in (0, 1):
+            raise InputError(f"{number} is no bool, and the other operand is; cast that to a number first")
         key = (dtype, number, str(number))  # -0.0 and 0.0 differ
         found = self._scalars.get(key)
         if found is None:
@@ -162,7 +164,8 @@ class GraphBuilder:
         Args:
             op: the declaration.
             inputs: values; numbers and arrays become constants, numbers of the dtype of the first value that isn't of
-                bools, a condition; where all are, floats become float32 and whole numbers int64.
+                bools, beside the condition of a choice; where a choice has none, floats become float32 and whole
+                numbers int64.
             attributes: by name; defaults are filled in.
             bodies: the graphs that the node carries.
             name: the node's; made from the op's when None.
@@ -426,24 +429,32 @@ class GraphBuilder:
                 break
         else:
             return given  # type: ignore[return-value]  # as almost always
-        values = [v for v in given if isinstance(v, Value)]
+        # A condition chooses from what has dtypes of its own.
+        chosen = [item for item, name in zip(given, op.inputs, strict=False) if name != "condition"] or given
+        values = [v for v in chosen if isinstance(v, Value)]
         like = next((v for v in values if v.type.dtype is not bool_), values[0] if values else None)
-        dtype = bool_ if like is None else like.type.dtype
-        if dtype is bool_:  # what a condition chooses from
-            numbers = [item for item in given if isinstance(item, (int, float)) and not isinstance(item, bool)]
-            dtype = bool_ if not numbers else float32 if any(isinstance(n, float) for n in numbers) else int64
+        dtype = _dtype_of_numbers(chosen) if like is None else like.type.dtype
         operands: list[Value | None] = []
         for item in given:
             if item is None or isinstance(item, Value):
                 if item is not None and item.builder is not self:
                     raise ModelError(f"{op.name}: value {item.name!r} belongs to another graph")
                 operands.append(item)
-            elif isinstance(item, (bool, int, float)) and like is not None:
+            elif isinstance(item, (bool, int, float)):
                 refuse_bool(op.name, like, item)
                 operands.append(self.scalar(item, dtype))
             else:
                 operands.append(self.constant(checks.array(f"{op.name}: an operand", item)))
         return tuple(operands)
+
+
+def _dtype_of_numbers(given: Sequence[Any]) -> DType:
+    """That of the first array among numbers of Python; else floats become float32 and whole numbers int64."""
+    arrays = [item for item in given if isinstance(item, (np.ndarray, np.generic)) and not isinstance(item, float)]
+    if arrays:
+        return as_dtype(np.asarray(arrays[0]))
+    kinds = {bool if isinstance(n, bool) else float if isinstance(n, float) else int for n in given if n is not None}
+    return float32 if float in kinds else int64 if int in kinds else bool_
 
 
 def built(name: str, value: Any) -> Graph:

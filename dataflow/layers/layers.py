@@ -68,7 +68,7 @@ class Layer:
     @property
     def flat(self) -> bool:
         """Whether the stored tensor has other axes than what is read of it."""
-        return self.stored and self.weight.type.sizes not in (self.sizes, self.sizes[::-1])
+        return self.stored and self.weight.type.sizes != (self.sizes[::-1] if self.transposed else self.sizes)
 
     def by_output(self, array: Array) -> Array:
         """The stored tensor's data with the outputs first, then the inputs, and the window of a convolution."""
@@ -226,7 +226,7 @@ class _Origins:
         elif flat:
             made = known[0]
         else:
-            largest = max(known, key=lambda source: source.stored.type.elements)
+            largest = max(known, key=lambda source: (source.stored.type.elements, not source.sliced))
             bound = [v.type.elements for v in node.outputs if v is not None and v.type.is_bound]
             sliced = largest.sliced or any(count < largest.stored.type.elements for count in bound)
             made = _Origin(largest.stored, False, largest.transposed, sliced)

@@ -62,6 +62,19 @@ def counts_from_the_end(at: Any) -> bool:
     return isinstance(at, Dim) and at_least(-at) is not None
 
 
+def may_lie_before_the_axis(at: Any, step: int, size: Any) -> bool:
+    """Whether a slice that goes backwards may begin before an axis whose size it doesn't know: at 0 then."""
+    return step < 0 and isinstance(size, Dim) and not isinstance(at, Dim) and -_FAR < at < -1
+
+
+def may_count_from_the_end(at: Any) -> bool:
+    """Whether a computed end of a slice, which is taken for one from the beginning, may be negative."""
+    if not isinstance(at, Dim) or counts_from_the_end(at):
+        return False
+    least = at_least(at)
+    return least is None or least < 0
+
+
 def is_taken_for_the_end(at: Any, size: Any) -> bool:
     """Whether ``clamped_ends`` takes an end for one beyond an axis whose size it doesn't know."""
     return isinstance(size, Dim) and not isinstance(at, Dim) and _DISTANT <= at < _FAR
@@ -105,7 +118,9 @@ def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> t
             return begin, max(stop, begin)
         ordered = open_ended or begin == 0 or stop == size or isinstance(start, Dim) or isinstance(end, Dim)
         return begin, stop if ordered else begin + stop - least_size([begin, stop])
-    begin, stop = clamp(start, -1, size - 1), clamp(end, -1, size - 1)
+    if size == 0:
+        return -1, -1
+    begin, stop = clamp(start, 0, size - 1), clamp(end, -1, size - 1)  # as the standard says, where NumPy has none
     if not isinstance(begin, Dim) and not isinstance(stop, Dim):
         return begin, min(stop, begin)
     ordered = open_ended or stop == -1 or begin == size - 1 or isinstance(start, Dim) or isinstance(end, Dim)

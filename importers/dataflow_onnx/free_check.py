@@ -71,6 +71,8 @@ def _first_difference(
 def _random(type_: TensorType, random: np.random.Generator) -> Array:
     """Data that most models take: tokens are 0 and 1."""
     found: Array = random.integers(0, 2, type_.sizes)
+    if type_.dtype.kind == "s":
+        return found.astype(str).astype(object)
     if type_.dtype.is_float:
         found = random.standard_normal(type_.sizes)
     return found.astype(type_.dtype.numpy)

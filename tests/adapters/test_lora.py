@@ -490,3 +490,27 @@ def test_slices_of_a_stored_tensor_have_no_adapter(tmp_path):
         x = ops.matmul(x, w[index])
     g.output("y", ops.matmul(x, g.parameter("f", np.ones((3, 2), np.float32))))
     assert [adapter.weight for adapter in df.lora(df.Model(g.build()), targets="*").adapters] == ["f"]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_weight_divided_by_its_norm_has_an_adapter(swapped):
+    """It is computed of the weight and of what is smaller, in either order."""
+    g = df.GraphBuilder()
+    x, v, gain = (
+        g.input("x", df.float32, ("b", 4)),
+        g.parameter("v", np.ones((4, 3), np.float32)),
+        np.ones(3, np.float32),
+    )
+    factor = ops.div(g.parameter("g", gain), ops.sqrt(ops.reduce_sum(ops.mul(v, v), axes=(0,), keepdims=False)))
+    g.output("y", ops.matmul(x, ops.mul(factor, v) if swapped else ops.mul(v, factor)))
+    assert [adapter.weight for adapter in df.lora(df.Model(g.build()), targets="v").adapters] == ["v"]
+
+
+def test_magnitudes_of_a_vector_that_is_read_as_a_column(tmp_path):
+    g = df.GraphBuilder()
+    x, w = g.input("x", df.float32, ("b", 4)), g.parameter("w", np.arange(1, 5, dtype=np.float32).reshape(1, 4))
+    g.output("y", ops.matmul(x, ops.reshape(w, shape=(4, 1))))
+    model = df.lora(df.Model(g.build()), rank=2, targets="w", dora=True)
+    given = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    np.testing.assert_allclose(model(given)["y"], given["x"] @ [[1], [2], [3], [4]], rtol=1e-5)
+    np.testing.assert_allclose(df.merge_lora(model)(given)["y"], model(given)["y"], rtol=1e-5)

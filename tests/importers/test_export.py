@@ -407,3 +407,26 @@ def test_a_subgraph_is_trained_and_the_rest_of_the_file_is_kept(tmp_path):
     full = df.load(str(tmp_path / "new.onnx"))
     np.testing.assert_allclose(full(x)["logits"], run(tmp_path / "new.onnx", {"x": x})["logits"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(df.Session(full).run(x, outputs=[inner])[inner], model(x)[inner], rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_may_have_the_name_of_another_value(tmp_path):
+    g = df.GraphBuilder()
+    a = df.ops.add(g.input("x", df.float32, ("n", 4)), 1.0, name="a")
+    g.output("a", df.ops.mul(a, 2.0, name="b"))
+    model = df.Model(g.build())
+    df.save(model, str(tmp_path / "m.onnx"))
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(run(tmp_path / "m.onnx", {"x": x})["a"], model(x)["a"])
+
+
+def test_operands_that_are_left_out_at_the_end_are_not_written(tmp_path):
+    """A fusion of ONNX Runtime ends its process where a layer norm has an empty name for its bias."""
+    g = df.GraphBuilder()
+    x, scale = g.input("x", df.float32, ("n", 4)), g.parameter("scale", np.ones(4, np.float32))
+    first = df.ops.layer_norm(x, scale)[0]
+    g.output("y", df.ops.layer_norm(df.ops.add(first, x), scale)[0])
+    model = df.Model(g.build())
+    df.save(model, str(tmp_path / "m.onnx"))
+    assert all("" not in node.input for node in onnx.load(tmp_path / "m.onnx").graph.node)
+    given = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(run(tmp_path / "m.onnx", {"x": given})["y"], model(given)["y"], atol=1e-5)

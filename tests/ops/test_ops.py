@@ -374,8 +374,14 @@ def test_numbers_between_which_a_condition_chooses_keep_their_dtype():
     choices = {"floats": (2.0, 0.5), "mixed": (3, 0.5), "ints": (3, 0), "bools": (True, False)}
     for name, numbers in choices.items():
         g.output(name, ops.where(held, *numbers))
-    with pytest.raises(df.InputError, match=r"equal.*bool.*float32"):
+    with pytest.raises(df.InputError, match=r"0.7 is no bool, and the other operand is"):
         ops.equal(held, 0.7)
+    with pytest.raises(df.InputError, match=r"0.5 is no bool"):
+        ops.where(held, held, 0.5)
+    assert ops.where(held, np.float32(3), 0).type.dtype == df.float32
+    assert ops.where(held, held, 0).type.dtype == df.bool_
+    for value in (ops.equal(held, 1), ops.logical_or(held, 0), ops.pad(held, 1, pads=(1, 0))):
+        assert value.type.dtype == df.bool_
     x = np.array([1, -1, 2], np.float32)
     for name, array in df.Session(g.build(), ["numpy"]).run({"x": x}).items():
         np.testing.assert_array_equal(array, np.where(x > 0, *choices[name]))

@@ -95,7 +95,7 @@ class _Writer:
         self.constants: list[Any] = []
         self.protos: list[Any] = []
         self.taken: set[str] = set() if outer is None else outer.taken
-        self.named: dict[Value, str] = {}  # of a body, whose values may be called as others outside
+        self.named: dict[Value, str] = {}  # of a body, whose values may be called as others outside; of others, changed
         if outer is None:
             self.taken |= {value.name for value in graph.values()} | set(graph.outputs)
         self.size_tensors: dict[Any, str] = {}  # of named sizes that a node reads, one element each
@@ -111,13 +111,16 @@ class _Writer:
         """
         newest = (_OPSET_OF_DTYPE.get(value.type.dtype.name, 0) for value in self.graph.values())
         self.need(max(newest, default=0))
+        for value in self.graph.producers() if self.outer is None else ():
+            if self.graph.outputs.get(value.name, value) is not value:  # another value is the output of this name
+                self.named[value] = self.unique(value.name)
         self.note_sizes(self.graph.inputs)
         for node in self.graph.nodes:
             self.checked(node)
             self.note_sizes([value for value in node.outputs[: len(plain_outputs(node))] if value is not None])
         for name, value in self.graph.outputs.items() if self.outer is None else ():
             if name != value.name:
-                self.add("Identity", [value.name], [name])
+                self.add("Identity", [self.name(value)], [name])
         return self.protos
 
     def checked(self, node: Node) -> None:
@@ -180,7 +183,10 @@ class _Writer:
         return name
 
     def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any) -> None:
-        self.protos.append(onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes))
+        given = list(inputs)
+        while given and not given[-1]:  # what is left out at the end; not all readers take an empty name there
+            given.pop()
+        self.protos.append(onnx.helper.make_node(kind, given, outputs, name=name, **attributes))
 
     def made(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
         found = self.unique(f"{self._at}.{kind.lower()}")
@@ -191,7 +197,7 @@ class _Writer:
         if value is None:
             return ""
         if self.outer is None:
-            return value.name
+            return self.named.get(value, value.name)
         if value not in self.named:
             self.named[value] = self.unique(f"{self.graph.name}/{value.name}")
         return self.named[value]

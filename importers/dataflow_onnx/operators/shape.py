@@ -18,6 +18,8 @@ from ..dynamic_sizes import (
     ends_of_data,
     expansion_of_data,
     is_taken_for_the_end,
+    may_count_from_the_end,
+    may_lie_before_the_axis,
     required,
     target_of_data,
     window_of_data,
@@ -199,10 +201,16 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
         begin[axis], stop[axis] = clamped_ends(start, end, stride, shape[axis], c.is_read(shape[axis]))
         step[axis] = int(stride)
     value = c.weight(x) if _is_learned(x) else c.value(x)
-    for start, end, axis in zip(starts, ends, chosen, strict=True):
+    for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
+        if may_lie_before_the_axis(start, stride, shape[axis]) and not c.is_read(shape[axis]):
+            text = f"axis {axis} has {shape[axis]} elements, fewer than the start {start} counts from the last"
+            value = required(value, least_size([0, shape[axis] + start]), 0, text)
         for at in (start, end):
             if counts_from_the_end(at) and at_least(-at) == 0 and -at != shape[axis]:
                 value = required(value, at, 0, f"{at} is 0, which counts from the first element", equal=0)
+            if may_count_from_the_end(at):
+                text = f"{at} is negative, which counts from the last element"
+                value = required(value, least_size([0, at]), 0, text)
             if is_taken_for_the_end(at, shape[axis]):
                 text = f"axis {axis} has {shape[axis]} elements, more than the end {at}, which was taken for the last"
                 value = required(value, least_size([at, shape[axis]]), shape[axis], text)

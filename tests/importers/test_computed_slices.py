@@ -1,0 +1,54 @@
+"""Slices whose ends are computed from sizes, or counted from the last element of a named axis, against ONNX Runtime."""
+
+import itertools
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+from tests.support import ints, onnx_model
+
+FAR = 1 << 62
+ENDS = ("n - m", 0, 2, -1, -2, -5, FAR, -FAR)
+
+
+def sliced(start, end, step):
+    """A file that slices the rows of x, of N, and has a y of M."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], start=0, end=1),
+        helper.make_node("Shape", ["y"], ["m"], start=0, end=1),
+        helper.make_node("Sub", ["n", "m"], ["n - m"]),
+        helper.make_node("Slice", ["x", f"{start}", f"{end}", "0", f"{step}"], ["z"]),
+    ]
+    stored = [ints(f"{number}", number) for number in {0, start, end, step} - {"n - m"}]
+    inputs = [("x", TensorProto.FLOAT, ["N", 3]), ("y", TensorProto.FLOAT, ["M"])]
+    return onnx_model(nodes, inputs, [("z", TensorProto.FLOAT, None)], stored, opset=17, ir_version=8)
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_ends_are_taken_as_the_standard_has_them(step):
+    """A computed end that is negative counts from the last element; backwards, a slice begins in the axis."""
+    wrong = []
+    for start, end in itertools.product(ENDS, ENDS):
+        data = sliced(start, end, step).SerializeToString()
+        theirs, ours = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]), load_bytes(data)
+        for n, m in ((8, 3), (8, 9), (8, 12), (3, 20), (3, 2), (1, 1), (4, 4)):
+            given = {"x": np.arange(3 * n, dtype=np.float32).reshape(n, 3), "y": np.ones(m, np.float32)}
+            (expected,), found = theirs.run(None, given), ours(given)["z"]
+            if found.shape != expected.shape or (found != expected).any():
+                wrong.append((start, end, n, m, expected.shape, found.shape))
+    assert not wrong
+
+
+def test_an_end_that_another_size_makes_negative_is_not_taken_for_none(tmp_path):
+    """Nor where it is the graph's own: NumPy counts from the end then, and the size would be another."""
+    g = df.GraphBuilder()
+    x, y = g.input("x", df.float32, ("N", 3)), g.input("y", df.float32, ("M",))
+    g.output("z", df.ops.sin(x[: x.shape[0] - y.shape[0]]))
+    session = df.Session(g.build())
+    with pytest.raises(df.InputError, match="negative"):
+        session.run({"x": np.ones((8, 3), np.float32), "y": np.ones(9, np.float32)})
+    assert session.run({"x": np.ones((8, 3), np.float32), "y": np.ones(6, np.float32)})["z"].shape == (2, 3)
