@@ -121,6 +121,8 @@ def clamped_ends(start: Any, end: Any, step: int, size: Any, is_read: bool) -> t
     if size == 0:
         return -1, -1
     begin, stop = clamp(start, 0, size - 1), clamp(end, -1, size - 1)  # as the standard says, where NumPy has none
+    if not open_ended and isinstance(begin, Dim):
+        begin = least_size([begin, size - 1])  # of an axis of none
     if not isinstance(begin, Dim) and not isinstance(stop, Dim):
         return begin, min(stop, begin)
     ordered = open_ended or stop == -1 or begin == size - 1 or isinstance(start, Dim) or isinstance(end, Dim)
