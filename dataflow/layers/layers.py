@@ -190,7 +190,7 @@ def module_paths(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Which stored tensor an operand is: ``direct`` or through other nodes, as it is or ``transposed``, or a part."""
+    """The stored tensor that an operand is: ``direct`` or not, ``transposed``, or ``sliced``, of fewer elements."""
 
     stored: Value
     direct: bool = True
@@ -252,7 +252,7 @@ class _Origins:
             return None
         weight, other = node.inputs[position], node.inputs[1 - position]
         origin = None if weight is None else self._of.get(weight)
-        # A part of a stored tensor, as the matrices of a recurrent layer's directions are, has no name of its own.
+        # A slice of a stored tensor, as the matrix of one of two directions is, has no name of its own.
         if origin is None or weight is None or other in self._of or origin.sliced:
             return None
         if node.op.name == "matmul_blocks":

@@ -64,7 +64,9 @@ def save_file(
     source = source_of(model)
     reduced = inputs is not None or outputs is not None
     free = _free_proto(model, source, exporters, opset, ir_version, path, reduced)
-    arrays = model.arrays() if free is not None or source is None else _arrays(model, source, model.arrays())
+    arrays = model.arrays()
+    if free is None and source is not None:
+        arrays = _arrays(model, source, arrays)
     if free is not None:
         proto, source = free, None
     elif source is None:
@@ -273,7 +275,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
 def _arrays(model: Model, source: Source, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """A model's data as the file has them: of what has a row for each sample, every row."""
     types = names_after(source.repeated, model.source) if isinstance(model.source, Edited) else source.repeated
-    return {**arrays} | {n: np.broadcast_to(arrays[n], t.sizes) for n, t in types.items() if n in arrays}
+    return dict(arrays) | {n: np.broadcast_to(arrays[n], t.sizes) for n, t in types.items() if n in arrays}
 
 
 def _fill_bodies(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> None:
