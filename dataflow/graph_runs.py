@@ -88,13 +88,15 @@ class GraphRuns:
         """The outputs by name; see ``Session.run``.
 
         Args:
-            arguments: of the graph's inputs, checked but for their shapes.
+            arguments: of the graph's inputs, checked but for their shapes; others are left out.
             outputs: names of results or of inner values; None: all outputs.
             out: arrays to write into, by output name.
 
         Raises:
             Unbound: the graph can't be bound to the sizes.
         """
+        if len(arguments) != len(self.graph.inputs):
+            arguments = {value.name: arguments[value.name] for value in self.graph.inputs}
         if self._depends:
             return self._run_regions(arguments, outputs, out or {})
         names = () if outputs is None else checks.texts("outputs", outputs)
@@ -143,7 +145,7 @@ class GraphRuns:
             raise Unbound(error) from error
 
     def program(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
-        """The program for these inputs, of which only the shapes are looked at.
+        """The program for these arguments, as for ``run``, of which only the shapes are looked at.
 
         Raises:
             Unbound: the graph can't be bound to the sizes.
@@ -155,6 +157,8 @@ class GraphRuns:
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"
             )
+        if len(arguments) != len(self.graph.inputs):
+            arguments = {value.name: arguments[value.name] for value in self.graph.inputs}
         names = () if outputs is None else checks.texts("outputs", outputs)
         form = (self._form, names, tuple(a.shape for a in arguments.values()))
         return self._engine.program(self._kind, form, lambda: self._compile(arguments, names), self._more)

@@ -14,6 +14,7 @@ from .execute.interpreted import Interpreted, Run
 from .execute.program import Program
 from .execute.program_calls import ProgramCall, calls_noted
 from .execute.regions import value_key, with_wanted
+from .execute.run_keys import RunKeys
 from .execute.sequences import flat_names, flattened, grouped, types_of
 from .execute.special_forms import SpecialForms, shapes_of
 from .graph_runs import GraphRuns, NoPlan, Unbound
@@ -24,7 +25,7 @@ from .ir.lowered import Lowered
 from .ir.specialize import Argument, Given, Interpreter, Listed, SizesRefused, Subgraph, Wanted
 from .ir.types import Array
 from .ops.dynamic_shape import deferred, forms_of
-from .series import RunSeries
+from .passes.random_keys import KEY_INPUT, draws, with_key
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
@@ -51,6 +52,7 @@ class Loaded:
         form: of inputs and values that it was made for alone; empty: it is for all.
         lengths: of outputs that are sequences, or None of those that are absent, where it was made for some inputs.
         interpreter: runs the model where data decide about iterations, or None.
+        keys: by which random nodes without a seed draw; None: there are none, whatever comes in.
 
     Attributes:
         declared: the graph's inputs.
@@ -67,25 +69,31 @@ class Loaded:
         form: tuple[Hashable, ...] = (),
         lengths: Mapping[str, int | None] = MappingProxyType({}),
         interpreter: Interpreter | None = None,
+        keys: RunKeys | None = None,
     ) -> None:
         self.graph, self.engine, self.lengths, self.forms = graph, engine, lengths, forms_of(graph)
         self.declared = DeclaredInputs(graph.inputs)
-        self._convert, self._judge, self._cap, self._form = convert, judge, cap, form
+        self._convert, self._judge, self._cap, self._form, self._keys = convert, judge, cap, form, keys
         waiting = next((node for node in graph.nodes if node.op is deferred), None)
         self._deferred = None if waiting is None else InputError(str(waiting.attributes["why"]))
         # One run may need a program for each number of values that are known: each has as many plans as a model.
         level = len(form[1]) if len(form) > 1 and isinstance(form[1], tuple) else 0
         kind: tuple[Hashable, ...] = ("run", "known", level) if level else ("run",)
-        self._runs = GraphRuns(graph, engine, judge, cap, kind, form)
+        self._runs = GraphRuns(self._drawing(graph), engine, judge, cap, kind, form)
         if engine.state is not None:  # a run that is refused halfway would have to give it back
             interpreter = None
         self._interpreted = None if interpreter is None else Interpreted(interpreter, self._subgraph)
         self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
 
-    @property
-    def series(self) -> RunSeries | None:
-        """Of runs whose sizes grow; None where no size can."""
-        return self._runs.series
+    def keyed(self, arguments: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The arguments of a run, with the key that it draws random numbers by, where it may draw any."""
+        if self._keys is None or KEY_INPUT in arguments:
+            return arguments
+        return {**arguments, KEY_INPUT: self._keys.next()}
+
+    def _drawing(self, graph: Graph) -> Graph:
+        """The graph, whose random nodes without a seed draw by the key among the arguments."""
+        return with_key(graph, drops=False) if self._keys is not None and draws(graph) else graph
 
     # ---- for any inputs -------------------------------------------------------------------------------
 
@@ -107,12 +115,13 @@ class Loaded:
             found = self._interpreted.run(arguments, outputs, out)
             if found is not None:
                 return found
+        keyed = self.keyed(arguments)
         if self._special and self.engine.state is None:  # a wrong guess would change what the next run finds
-            found = self._run_guessed(arguments, outputs, out)
+            found = self._run_guessed(keyed, outputs, out)
             if found is not None:
                 return found
         try:
-            return self._where_bound(arguments, lambda runs: runs.run(arguments, outputs, out))
+            return self._where_bound(keyed, lambda runs: runs.run(keyed, outputs, out))
         except _Repeats:
             return self.run(arguments, outputs, out)
 
@@ -122,7 +131,15 @@ class Loaded:
         Raises:
             NoPlan: shapes depend on data, so that there is no plan before it runs.
         """
+        arguments = self.keyed(arguments)
         return self._where_bound(arguments, lambda runs: runs.program(arguments, outputs), has_data=False)
+
+    def run_next(
+        self, names: tuple[str, ...], given: Mapping[str, Array], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """As ``run``, of ``keyed`` arguments without the session's state, where a series has a plan; else None."""
+        series = self._runs.series
+        return None if series is None else series.run_next(names, given, out)
 
     def calls(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> list[ProgramCall]:
         """The programs that a run with these inputs calls, as it does once it came before, with their arguments."""
@@ -143,7 +160,7 @@ class Loaded:
             found = self._interpreted.run(given, names)
             if found is not None:
                 return found
-        arguments, cause = flattened(given), InputError("the model has sequences or optionals")
+        arguments, cause = self.keyed(flattened(given)), InputError("the model has sequences or optionals")
         try:
             special = self._specialized(types_of(self.graph, given), arguments, cause)
             wanted = flat_names(names, special.lengths)
@@ -267,17 +284,17 @@ class Loaded:
             raise InputError(f"for these inputs some outputs are no tensors: {', '.join(map(repr, made.lengths))}")
         # Where there is nothing to compute, nothing is wanted of the graph.
         graph = self.graph if graph is None else with_data_of(graph, self.graph)
-        return Loaded(graph, self.engine, self._convert, self._judge, self._cap, form, lengths)
+        return Loaded(graph, self.engine, self._convert, self._judge, self._cap, form, lengths, keys=self._keys)
 
     def _subgraph(self, subgraph: Subgraph) -> Run:
         """What runs a subgraph, with the weights of this moment."""
-        graph = with_data_of(subgraph.graph, self.graph)
+        graph = self._drawing(with_data_of(subgraph.graph, self.graph))
         kind, more = ("run", "subgraph", next(_numbers)), _MORE if subgraph.repeats else 1
         runs = GraphRuns(graph, self.engine, self._judge, self._cap, kind, more=more)
 
         def run(arguments: Mapping[str, Array]) -> dict[str, Array]:
             try:
-                return runs.run(arguments, None, None)
+                return runs.run(self.keyed(arguments), None, None)
             except Unbound as error:
                 raise SizesRefused(str(error.cause)) from None
 

@@ -13,6 +13,7 @@ from .execute.arguments import checked_inputs, checked_shapes
 from .execute.execution import DeviceChoice, Execution
 from .execute.maps import as_maps, columns_of, from_maps
 from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
+from .execute.run_keys import RunKeys
 from .execute.sequences import checked_arguments
 from .execute.weighted import Weighted, weighted
 from .graph_runs import NoPlan
@@ -25,6 +26,7 @@ from .ir.plan import Plan
 from .ir.types import Array
 from .loaded import Loaded
 from .ops.dynamic_shape import maps_of
+from .passes.random_keys import may_draw
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
@@ -62,6 +64,8 @@ class Session:
             ``cache_state`` finds those of usual names. At first they are zeros, as large as other inputs say, or empty.
         memory: ``"small"``: kernels read weights where the model has them, instead of copies in the form that they
             are fastest with, and all plans use one scratch memory, so that runs take turns.
+        seed: of random nodes that have none of their own. They draw other numbers in each run; the first run of a
+            session draws those of the first of another with this seed, on any device.
 
     Raises:
         InputError: an unknown device, option or precision; state that the model hasn't, or whose types don't agree.
@@ -86,6 +90,7 @@ class Session:
         limits: Limits | None = None,
         state: Mapping[str, str] | None = None,
         memory: Literal["small"] | None = None,
+        seed: int = 0,
     ) -> None:
         self.model: Weighted = weighted(model)
         algorithms = Algorithms() if algorithms is None else algorithms
@@ -99,6 +104,8 @@ class Session:
         engine = Engine(how, self.model.graph, plans=most, shares=True, state=kept)
         self._placement, self._devices = engine.placement, engine.devices
         self._judge = FallbackJudge(fallback, engine.placement)
+        seed = integer("seed", seed, 0, (1 << 63) - 1)
+        self._keys = RunKeys(seed) if may_draw(self.model.graph) else None
         self._reloading = threading.Lock()
         self._now: Loaded | None = self._load(engine)
         self._state = SessionState(self._plain().graph, pairs, engine.state) if pairs else None
@@ -109,7 +116,8 @@ class Session:
 
     def _load(self, engine: Engine) -> Loaded:
         model, judge, cap = self.model, self._judge, self._concurrency
-        return Loaded(model.graph_with_data(), engine, model.specialized, judge, cap, interpreter=model.interpreter)
+        graph, interpreter = model.graph_with_data(), model.interpreter
+        return Loaded(graph, engine, model.specialized, judge, cap, interpreter=interpreter, keys=self._keys)
 
     def _loaded(self) -> Loaded:
         if self._now is None:
@@ -219,11 +227,11 @@ class Session:
         out: Mapping[str, Array] | None,
     ) -> dict[str, Array]:
         """As ``run``, with state: it changes when a run is done."""
-        given = state.checked(inputs, out)
+        given = loaded.keyed(state.checked(inputs, out))
         wanted = None if outputs is None else checks.texts("outputs", outputs)
         with self._running:
             names = None if wanted is None else (*wanted, *(n for n in state.outputs if n not in wanted))
-            results = None if loaded.series is None else loaded.series.run_next(names or (), given, out)
+            results = loaded.run_next(names or (), given, out)
             if results is None:
                 results = loaded.run(state.arguments(given), names, out)
             state.complete(results, wanted or ())
@@ -273,7 +281,7 @@ class Session:
             raise ModelError("a profile would change this session's state; profile one without, Session(model)")
         loaded = self._plain()
         given = from_maps(loaded.graph.inputs, self._fed, inputs) if self._fed else inputs
-        arguments = checked_inputs(loaded.graph.inputs, given)
+        arguments = loaded.keyed(checked_inputs(loaded.graph.inputs, given))
         try:
             with limited(self._devices.account, "the profile"):
                 try:

@@ -96,6 +96,8 @@ class SessionState:
     def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """All inputs in the model's order: those that are given, and the state; its data, or its shapes alone.
 
+        What else is given comes behind them.
+
         State that no run has left yet is zero. A size of it that an input which is given has too is as large as there,
         one that is a number in the output is that; others are 0: no token is in the cache.
         """
@@ -107,7 +109,7 @@ class SessionState:
             self._set({name: _zeros(self._inputs[name].type, self._types[name], sizes) for name in missing})
             found = self._found()
         found.update(given)
-        return {name: found[name] for name in self._inputs}
+        return {**{name: found[name] for name in self._inputs}, **given}
 
     def _found(self) -> dict[str, Array]:
         """What runs left, or arrays of its shapes."""

@@ -95,6 +95,7 @@ commands.add_command(plugin)
 @model_argument
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
 @click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of random nodes without one.")
 @batch_option
 @memory_option
 @execution_options
@@ -103,6 +104,7 @@ def run(
     model: str,
     inputs: tuple[str, ...],
     target: str | None,
+    seed: int,
     batch: str | None,
     memory: Literal["small"] | None,
     as_json: bool,
@@ -114,7 +116,7 @@ def run(
 
     loaded = read_model(model, batch, limits_of(options))
     arguments = read_arguments(loaded, inputs)
-    results: Mapping[str, Any] = Session(loaded, memory=memory, **execution(options)).run(arguments)
+    results: Mapping[str, Any] = Session(loaded, memory=memory, seed=seed, **execution(options)).run(arguments)
     outputs = flattened({name: _arrays(loaded, name, given) for name, given in results.items()})
     if target is not None:
         _write_arrays(Path(target), outputs)

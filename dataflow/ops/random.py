@@ -19,7 +19,7 @@ from .logic import less, where
 
 KEY = TensorType(uint64, (2,))
 UNSEEDED = 1 << 63
-"""The seed of nodes that have none: their numbers are the same in every run, and others in each step of training."""
+"""The seed of nodes that have none: they get the key of a run, or of a step of training."""
 
 
 def _need_key(name: str, key: TensorType) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers of training: nodes without a key or a seed get one for each step."""
+"""Random nodes without a key or a seed get a key that is an input: another for each run, or step of training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..errors import ModelError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.dynamic_shape import deferred
-from ..ops.random import UNSEEDED, dropout, random_normal, random_uniform
+from ..ops.random import KEY, UNSEEDED, dropout, random_normal, random_uniform
 
 _log = logging.getLogger("dataflow")
+KEY_INPUT = "random/key"
 
 
 def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:
@@ -57,30 +57,28 @@ def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, di
     return made, renamed
 
 
-def with_key(graph: Graph, name: str, key: TensorType, *, drops: bool) -> Graph:
-    """The graph whose random nodes without a seed draw by a key that is its last input.
+def with_key(graph: Graph, *, drops: bool) -> Graph:
+    """The graph whose random nodes without a seed draw by a key, ``KEY_INPUT``, that is its last input.
 
     Nodes of one stream would draw the same numbers: each but the first gets another.
 
     Args:
         graph: any.
-        name: of the new input.
-        key: its type.
         drops: dropout nodes drop, by that key too.
     """
     made: list[Value] = []
 
-    def draws(node: Node) -> bool:
+    def by_key(node: Node) -> bool:
         return (drops and is_inactive(node)) or is_unseeded(graph, node)
 
-    given = [int(node.attributes["stream"]) for node in graph.nodes if draws(node)]
+    given = [int(node.attributes["stream"]) for node in graph.nodes if by_key(node)]
     taken: set[int] = set()
     free = itertools.count(max(given, default=0) + 1)
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if not made:
-            made.append(builder.input(name, key.dtype, key.shape))
-        if not draws(node):
+            made.append(builder.input(KEY_INPUT, KEY.dtype, KEY.shape))
+        if not by_key(node):
             return None
         names = [None if v is None else v.name for v in node.outputs]
         stream = int(node.attributes["stream"])
@@ -107,8 +105,13 @@ def may_draw(graph: Graph) -> bool:
     """
     for node in graph.nodes:
         if any(map(_has_unseeded, node.bodies)):
-            _log.warning("%s: random nodes in its body draw the same numbers in each step", node.describe())
-    return any(is_unseeded(graph, node) or node.op is deferred for node in graph.nodes)
+            _log.warning("%s: random nodes in its body draw the same numbers each time", node.describe())
+    return draws(graph) or any(node.op is deferred for node in graph.nodes)
+
+
+def draws(graph: Graph) -> bool:
+    """Whether there is such a node outside of bodies."""
+    return any(is_unseeded(graph, node) for node in graph.nodes)
 
 
 def _has_unseeded(body: Graph) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
-from ..ops.random import KEY
 from ..passes.random_keys import insert_dropout, with_key
 from .joint import (
     PENDING,
@@ -23,8 +22,6 @@ from .objective import Objective
 from .optimizers.step_graph import step_graph
 from .optimizers.update_graph import update_graph
 from .optimizers.updates import Updates
-
-KEY_INPUT = "random/key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ class Graphs:
         graph = insert_dropout(graph, self._sites)[0] if self._sites else graph
         if self._draws is None:
             return graph
-        return with_key(graph, KEY_INPUT, KEY, drops=self._draws.drops)
+        return with_key(graph, drops=self._draws.drops)
 
 
 def types_of(batch: Mapping[str, Array]) -> dict[str, TensorType]:

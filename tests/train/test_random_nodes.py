@@ -1,4 +1,4 @@
-"""Random nodes of files: without a seed they draw anew in each step of training, and the same in every run."""
+"""Random nodes of files in training: without a seed they draw anew in each step."""
 
 import numpy as np
 import pytest

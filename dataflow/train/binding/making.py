@@ -23,9 +23,10 @@ from ...ir.types import Array
 from ...lower.templates import Sized
 from ...model import Model
 from ...passes.bind_shapes import bind, dims_of
+from ...passes.random_keys import KEY_INPUT
 from ...planning.offsets import lie_apart
 from ..data_sizes import DataSizes, Decided, decided_again
-from ..graphs import KEY_INPUT, Draws, Graphs, types_of
+from ..graphs import Draws, Graphs, types_of
 from ..joint import ACCUMULATOR, HYPER, SCALE, SQUARES, WEIGHT, reading
 from ..objective import Objective
 from ..optimizers.updates import Updates

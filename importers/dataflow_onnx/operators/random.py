@@ -92,10 +92,7 @@ def _random(c: Importer, op: Any, shape: Any, code: int | None, like: DType, see
 
 
 def _draw(c: Importer, op: Any, shape: Any, dtype: DType, seed: float | None, **how: float) -> Any:
-    """Random numbers that are equal in every run: they depend on the seed and differ between nodes.
-
-    Without a seed training draws others in each step.
-    """
+    """Random numbers that depend on the seed and differ between nodes; without a seed, others in each run."""
     stream = sum(node.op.effects == "random" for node in c.builder.nodes())
     bits = UNSEEDED if seed is None else int(np.float32(seed).view(np.uint32))
     key = c.builder.constant(np.array([bits, 0], np.uint64))

@@ -1,0 +1,127 @@
+"""Random nodes without a seed draw anew in each run of a session, reproducibly."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
+
+F, X = TensorProto.FLOAT, np.zeros((2, 3), np.float32)
+
+
+def loaded(*arguments, **options):
+    return load_bytes(onnx_model(*arguments, **options).SerializeToString())
+
+
+def noisy(operator="RandomNormalLike", **seed):
+    nodes = [helper.make_node(operator, ["x"], ["n"], **seed), helper.make_node("Add", ["x", "n"], ["y"])]
+    return loaded(nodes, [("x", F, ["b", 3])], [("y", F, ["b", 3])])
+
+
+def drawn(session, count=3, x=X):
+    return [session.run({"x": x})["y"].copy() for _ in range(count)]
+
+
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomUniformLike"])
+def test_each_run_draws_anew_and_a_new_session_the_same_again(operator):
+    model = noisy(operator)
+    first = drawn(df.Session(model, devices=["cpu"]))
+    assert len({array.tobytes() for array in first}) == 3
+    for device in ("cpu", "numpy"):
+        np.testing.assert_allclose(drawn(df.Session(model, devices=[device])), first, atol=1e-6)
+    others = drawn(df.Session(model, devices=["cpu"], seed=1))
+    assert not {array.tobytes() for array in first} & {array.tobytes() for array in others}
+
+
+def test_nodes_with_a_seed_draw_the_same_each_time():
+    assert len({array.tobytes() for array in drawn(df.Session(noisy(seed=3.0), devices=["cpu"]))}) == 1
+
+
+def test_a_seed_outside_its_range_is_refused():
+    for seed in (-1, 1 << 63, 0.5):
+        with pytest.raises(df.InputError, match="seed"):
+            df.Session(noisy(), seed=seed)
+
+
+def test_the_key_is_no_input_of_the_user():
+    """It is neither asked for nor taken, and sizes that grow don't change who draws what."""
+    session = df.Session(noisy(), devices=["cpu"])
+    with pytest.raises(df.InputError, match="unknown"):
+        session.run({"x": X, "random/key": np.zeros(2, np.uint64)})
+    results = [session.run({"x": np.zeros((rows, 3), np.float32)})["y"] for rows in range(1, 9)]
+    again = df.Session(noisy(), devices=["numpy"])
+    for rows, expected in enumerate(results, 1):
+        found = again.run({"x": np.zeros((rows, 3), np.float32)})["y"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert session.plan({"x": (4, 3)}).outputs.keys() == {"y"}
+    assert session.profile({"x": X}, rounds=2).outputs["y"].shape == (2, 3)
+
+
+def test_multinomial_samples_follow_the_distribution_over_runs():
+    nodes = [helper.make_node("Multinomial", ["x"], ["y"], sample_size=1)]
+    model = loaded(nodes, [("x", F, [1, 3])], [("y", TensorProto.INT32, [1, 1])])
+    chances = np.array([[0.5, 0.3, 0.2]], np.float32)
+    with df.Session(model, devices=["cpu"]) as session:
+        found = [int(array[0, 0]) for array in drawn(session, 2000, np.log(chances))]
+    # Pearson's chi-squared of 2 degrees of freedom; 18.4 has a probability of 1e-4.
+    expected = chances[0] * 2000
+    assert float((((np.bincount(found, minlength=3) - expected) ** 2) / expected).sum()) < 18.4
+
+
+def test_sizes_that_depend_on_data():
+    """Several programs make up a run: it has one key."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["at"]),
+        helper.make_node("Shape", ["at"], ["sizes"]),
+        helper.make_node("ConstantOfShape", ["sizes"], ["c"]),
+        helper.make_node("RandomUniformLike", ["c"], ["y"]),
+    ]
+    model = loaded(nodes, [("x", F, ["n"])], [("y", F, [None, None])])
+    x = np.array([1, 0, 2, 3], np.float32)
+    first = drawn(df.Session(model, devices=["cpu"]), x=x)
+    assert first[0].shape == (1, 3)
+    assert len({array.tobytes() for array in first}) == 3
+    np.testing.assert_allclose(drawn(df.Session(model, devices=["numpy"]), x=x), first, atol=1e-6)
+
+
+def test_state_that_grows():
+    """A decoder that samples: each token is drawn anew, where its runs are a series too."""
+    nodes = [
+        helper.make_node("RandomUniformLike", ["x"], ["u"]),
+        helper.make_node("Concat", ["past", "u"], ["present"], axis=0),
+        helper.make_node("ReduceSum", ["present"], ["y"], keepdims=0),
+    ]
+    model = loaded(
+        nodes, [("x", F, [1, 2]), ("past", F, ["t", 2])], [("y", F, []), ("present", F, ["t2", 2])], opset=17
+    )
+    kept = []
+    for device in ("cpu", "numpy"):
+        with df.Session(model, devices=[device], state={"present": "past"}) as session:
+            for _ in range(12):
+                session.run({"x": np.zeros((1, 2), np.float32)})
+            kept.append(session.state["past"])
+    np.testing.assert_allclose(kept[0], kept[1], atol=1e-6)
+    assert len(np.unique(kept[0])) == 24
+
+
+def test_each_iteration_on_the_host_draws_anew():
+    """A loop whose nodes data decide is run by the host, node by node; the compiled one says that it doesn't."""
+    shapes = [("i", TensorProto.INT64, []), ("go", TensorProto.BOOL, []), ("s", F, ["k"])]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go2"]),
+            helper.make_node("RandomNormalLike", ["s"], ["r"]),
+            helper.make_node("Concat", ["s", "r"], ["s2"], axis=0),
+        ],
+        "body",
+        [helper.make_tensor_value_info(*shape) for shape in shapes],
+        [helper.make_tensor_value_info("go2", TensorProto.BOOL, []), helper.make_tensor_value_info("s2", F, ["k2"])],
+    )
+    nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)]
+    model = loaded(nodes, [("n", TensorProto.INT64, []), ("x", F, [1])], [("y", F, ["m"])])
+    with df.Session(model, devices=["cpu"]) as session:
+        found = [session.run({"n": np.int64(3), "x": np.zeros(1, np.float32)})["y"] for _ in range(2)]
+    assert all(len(np.unique(array)) == 8 for array in found), found
+    assert not np.isin(found[0][1:], found[1][1:]).any()
