@@ -14,7 +14,6 @@ from .execute.interpreted import Interpreted, Run
 from .execute.program import Program
 from .execute.program_calls import ProgramCall, calls_noted
 from .execute.regions import value_key, with_wanted
-from .execute.run_keys import RunKeys
 from .execute.sequences import flat_names, flattened, grouped, types_of
 from .execute.special_forms import SpecialForms, shapes_of
 from .graph_runs import GraphRuns, NoPlan, Unbound
@@ -25,7 +24,7 @@ from .ir.lowered import Lowered
 from .ir.specialize import Argument, Given, Interpreter, Listed, SizesRefused, Subgraph, Wanted
 from .ir.types import Array
 from .ops.dynamic_shape import deferred, forms_of
-from .passes.random_keys import KEY_INPUT, draws, with_key
+from .passes.random_keys import KEY_INPUT, RunKeys, draws, with_key
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""

@@ -13,7 +13,6 @@ from .execute.arguments import checked_inputs, checked_shapes
 from .execute.execution import DeviceChoice, Execution
 from .execute.maps import as_maps, columns_of, from_maps
 from .execute.report import AssignedNode, FallbackJudge, assigned_nodes
-from .execute.run_keys import RunKeys
 from .execute.sequences import checked_arguments
 from .execute.weighted import Weighted, weighted
 from .graph_runs import NoPlan
@@ -26,7 +25,7 @@ from .ir.plan import Plan
 from .ir.types import Array
 from .loaded import Loaded
 from .ops.dynamic_shape import maps_of
-from .passes.random_keys import may_draw
+from .passes.random_keys import RunKeys, may_draw
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry

@@ -6,10 +6,13 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..errors import ModelError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
+from ..ir.types import Array
 from ..ir.value import Value
 from ..ops.dynamic_shape import deferred
 from ..ops.random import KEY, UNSEEDED, dropout, random_normal, random_uniform
@@ -136,3 +139,20 @@ def is_inactive(node: Node) -> bool:
     """Whether a dropout node has no key, so that its result is its operand."""
     index = node.op.identity_without
     return index is not None and (len(node.inputs) <= index or node.inputs[index] is None)
+
+
+class RunKeys:
+    """The keys of a session's runs, in order; see ``ops.random`` for what is drawn by one.
+
+    Safe to use from several threads.
+
+    Args:
+        seed: at least 0, below 2^63.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._runs = seed, itertools.count()
+
+    def next(self) -> Array:
+        """The key of a run: the seed, and how many runs came before."""
+        return np.array([self._seed, next(self._runs)], np.uint64)

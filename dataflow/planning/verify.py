@@ -1,7 +1,8 @@
 """Proves that a plan is right by walking through it: what a step reads is what was written for it.
 
 It shares no code with the planner. It reads segments, their steps' operands, transfers and waits, and keeps a shadow
-of every arena: for each byte the value that lies there and where that value begins. What a loop carries is one value to
+of every arena: for each unit of bytes which value lies there and where that value begins. Every operand in an arena
+begins, ends and moves by whole units, so a unit holds one value. What a loop carries is one value to
 it: it does not tell apart what lies there before the loop, after one iteration and after another.
 """
 
@@ -19,22 +20,9 @@ from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import Array
 from ..plugin.device import PrepackRequest
 
-NOTHING = np.iinfo(np.int64).min
-
 
 class PlanViolation(DataflowError):
     """A plan would compute something else than its graph says."""
-
-
-@dataclass(slots=True)
-class _Shadow:
-    """An arena: per unit of bytes the number of the value that lies there, and the offset where that value begins.
-
-    Every operand in the arena begins, ends and moves by whole units, so a unit holds one value.
-    """
-
-    value: Array
-    base: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +36,25 @@ class _Touch:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Extent:
-    """Bytes of an operand, from its first element on: the lowest, one past the highest, and whether without gaps."""
+    """Where an operand lies, outside of iterations.
+
+    Attributes:
+        low: the first of its bytes in the arena.
+        high: one past the last.
+        inside: they are bytes of the arena.
+        contiguous: there are no gaps between them.
+        content: what a shadow holds where its value lies, see ``_Walk.content``.
+        entries: of the shadow, for its bytes; None until they are looked at.
+    """
 
     low: int
     high: int
+    inside: bool
     contiguous: bool
+    content: int
+    entries: Array | None = None
 
 
 def check_plan(plan: Plan) -> None:
@@ -72,28 +72,26 @@ class _Walk:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.extents: dict[int, _Extent] = {}  # by the operand's id
-        self.shadows: list[_Shadow | None] = []
+        self.contents: dict[tuple[int, int], int] = {}  # by value, and the offset where it begins
         self.units = _units(plan)
-        for arena, unit in zip(plan.arenas, self.units, strict=True):
-            if arena.kind in ("weights", "prepacks", "source"):
-                self.shadows.append(None)  # never written: only its bounds are looked at
-            else:
-                count = -(-arena.bytes // unit)
-                self.shadows.append(_Shadow(np.full(count, NOTHING), np.zeros(count, np.int64)))
-        self.weights: dict[int, tuple[int, int]] = {}  # arena -> value and base
+        self.shadows = [  # per arena and unit the content; what is never written has none: its bounds are looked at
+            None if arena.kind in ("weights", "prepacks", "source") else np.zeros(-(-arena.bytes // unit), np.int32)
+            for arena, unit in zip(plan.arenas, self.units, strict=True)
+        ]
+        self.weights: dict[int, int] = {}  # arena -> content
         self.found: dict[int, Operand] = {}  # arena -> the state in it that a run finds
         for operand in (*plan.inputs.values(), *plan.stored.values()):
             shadow = self.shadows[operand.arena]
+            content = self.content(operand.value, operand.offset - operand.origin)
             if shadow is None:
-                self.weights[operand.arena] = (operand.value, operand.offset - operand.origin)
+                self.weights[operand.arena] = content
             elif plan.arenas[operand.arena].kind == "grown":  # what lies behind it is still to be written
-                self.units_of(operand, 0, shadow.value)[...] = operand.value
-                self.units_of(operand, 0, shadow.base)[...] = operand.offset - operand.origin
+                self.entries(operand, 0)[...] = content
                 self.found[operand.arena] = operand
             else:
-                shadow.value[:], shadow.base[:] = operand.value, operand.offset - operand.origin
+                shadow[:] = content
         for prepack in plan.prepacks.values():
-            self.weights[prepack.operand.arena] = (prepack.operand.value, prepack.operand.offset)
+            self.weights[prepack.operand.arena] = self.content(prepack.operand.value, prepack.operand.offset)
         self.pending: dict[str, list[_Touch]] = {}
         self.seen: set[int] = set()  # arenas that the range in progress touched
 
@@ -139,7 +137,7 @@ class _Walk:
         where = f"transfer {item.name!r}"
         asynchronous = self.plan.asynchronous
         queue = next((d for d in (item.to_device, item.from_device) if d in asynchronous), "")
-        self.enter(queue, [(item.source, 0, False, where), (item.target, 0, True, where)])
+        self.enter(queue, 0, where, [item.source], [item.target])
         self.holds(item.source, 0, where)
         if item.source.type != item.target.type:
             raise PlanViolation(f"{where}: copies {item.source.type} to {item.target.type}")
@@ -157,20 +155,16 @@ class _Walk:
         where = step.node.describe()
         reads = [o for o in step.inputs if o is not None]
         writes = [o for o in step.outputs if o is not None]
-        touched = [(o, iteration, False, where) for o in reads] + [(o, iteration, True, where) for o in writes]
-        if step.workspace is not None:
-            touched.append((step.workspace, iteration, True, where))
-        for operand, *_ in touched:
+        written = writes if step.workspace is None else [step.workspace, *writes]
+        for operand in written:
             self.inside(operand, iteration, where)
-        self.enter(queue, touched)
+        self.enter(queue, iteration, where, reads, written)
         for operand in reads:
             self.holds(operand, iteration, where)
         self.prepacks(step, where)
         self.with_memory(step, where)
         self.apart(step, iteration, where)
-        if step.workspace is not None:
-            self.write(step.workspace, iteration, where)
-        for operand in writes:
+        for operand in written:
             self.write(operand, iteration, where)
 
     def body(self, step: Step, iteration: int, queue: str) -> None:
@@ -179,7 +173,7 @@ class _Walk:
         where = step.node.describe()
         reads = [o for o in step.inputs if o is not None]
         writes = [o for o in step.outputs if o is not None]
-        self.enter(queue, [(o, iteration, False, where) for o in reads] + [(o, iteration, True, where) for o in writes])
+        self.enter(queue, iteration, where, reads, writes)
         for inner in range(min(step.body.iterations, 2) if step.body.kind == "while" else step.body.iterations):
             for operand in reads:
                 self.holds(operand, iteration, where)
@@ -192,12 +186,14 @@ class _Walk:
 
     # ---- rules ----------------------------------------------------------------------------------------
 
-    def enter(self, queue: str, touched: list[tuple[Operand, int, bool, str]]) -> None:
+    def enter(self, queue: str, iteration: int, by: str, reads: Sequence[Operand], writes: Sequence[Operand]) -> None:
         """Looks whether another queue may still touch the same bytes, and remembers what this one touches."""
-        self.seen.update(operand.arena for operand, *_ in touched)
+        self.seen.update([operand.arena for operand in reads])
+        self.seen.update([operand.arena for operand in writes])
         if not queue and not self.pending:
             return
-        mine = [t for operand, iteration, writes, by in touched for t in self.touches(operand, iteration, writes, by)]
+        mine = [touch for operand in reads for touch in self.touches(operand, iteration, False, by)]
+        mine += [touch for operand in writes for touch in self.touches(operand, iteration, True, by)]
         for other, waiting in self.pending.items():
             if other == queue:
                 continue
@@ -213,34 +209,52 @@ class _Walk:
             low, high = self.span(operand, iteration)
             yield _Touch(operand.arena, low, high, writes, by)
 
-    def span(self, operand: Operand, iteration: int) -> tuple[int, int]:
-        """First and one-past-last byte in the arena."""
-        extent = self.extents.get(id(operand)) or self.extent(operand)
-        begin = operand.offset
-        if iteration:
-            begin += iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
-        return begin + extent.low, begin + extent.high
+    def content(self, value: int, base: int) -> int:
+        """What a shadow holds where a value lies that begins at an offset; 0 is nothing."""
+        return self.contents.setdefault((value, base), len(self.contents) + 1)
 
     def extent(self, operand: Operand) -> _Extent:
         """That of an operand of the plan, computed once."""
-        size = operand.type.dtype.nbytes(1)
-        low = high = 0
-        for dim, stride in zip(operand.type.sizes, operand.strides, strict=True):
-            reach = (dim - 1) * stride * size
-            low, high = low + min(reach, 0), high + max(reach, 0)
-        found = self.extents[id(operand)] = _Extent(low, high + size, operand.is_contiguous)
+        found = self.extents.get(id(operand))
+        if found is None:
+            size = operand.type.dtype.nbytes(1)
+            low = high = operand.offset
+            for dim, stride in zip(operand.type.sizes, operand.strides, strict=True):
+                reach = (dim - 1) * stride * size
+                low, high = low + min(reach, 0), high + max(reach, 0)
+            inside = low >= 0 and high + size <= self.plan.arenas[operand.arena].bytes
+            content = self.content(operand.value, operand.offset - operand.origin)
+            found = _Extent(low, high + size, inside, operand.is_contiguous, content)
+            self.extents[id(operand)] = found
         return found
 
-    def units_of(self, operand: Operand, iteration: int, shadow: Array) -> Array:
-        """The shadow's entries for the operand's bytes."""
+    def span(self, operand: Operand, iteration: int) -> tuple[int, int]:
+        """First and one-past-last byte in the arena."""
+        extent, by = self.extent(operand), _moved(operand, iteration)
+        return extent.low + by, extent.high + by
+
+    def entries(self, operand: Operand, iteration: int) -> Array:
+        """The shadow's entries for the operand's bytes, which lie in the arena."""
+        extent = self.extent(operand)
+        if not iteration and extent.entries is not None:
+            return extent.entries
+        shadow = self.shadows[operand.arena]
+        assert shadow is not None
+        found = self.units_of(operand, iteration, shadow)
+        if not iteration:
+            extent.entries = found
+        return found
+
+    def units_of(self, operand: Operand, iteration: int, units: Array) -> Array:
+        """Of an array with an entry per unit of its arena those for the operand's bytes."""
         unit = self.units[operand.arena]
         low, high = self.span(operand, iteration)
-        range_ = shadow[low // unit : high // unit]
-        if self.extents[id(operand)].contiguous:
+        range_ = units[low // unit : high // unit]
+        if self.extent(operand).contiguous:
             return range_
         size = operand.type.dtype.nbytes(1)
-        begin = operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
-        item = shadow.itemsize
+        begin = operand.offset + _moved(operand, iteration)
+        item = units.itemsize
         # What is repeated by a stride of zero is looked at once.
         axes = [(d, s * (size // unit) * item) for d, s in zip(operand.type.sizes, operand.strides, strict=True) if s]
         sizes, strides = [d for d, _ in axes], [s for _, s in axes]
@@ -251,7 +265,7 @@ class _Walk:
 
     def inside(self, operand: Operand, iteration: int, where: str) -> None:
         """The operand lies in its arena; asked before its shadow is looked at."""
-        if not operand.type.elements:
+        if (not iteration and self.extent(operand).inside) or not operand.type.elements:
             return
         arena = self.plan.arenas[operand.arena]
         low, high = self.span(operand, iteration)
@@ -263,33 +277,36 @@ class _Walk:
         if not operand.type.elements:
             return
         self.inside(operand, iteration, where)
-        shadow = self.shadows[operand.arena]
-        if shadow is None:
-            if self.weights.get(operand.arena) != (operand.value, operand.offset - operand.origin):
+        content = self.extent(operand).content
+        if self.shadows[operand.arena] is None:
+            if self.weights.get(operand.arena) != content:
                 raise PlanViolation(f"{where}: reads value {operand.value} where other weights lie")
             return
+        found = self.entries(operand, iteration)
+        if (found != content).any():
+            raise PlanViolation(f"{where}: {self.difference(operand, found)}")
+
+    def difference(self, operand: Operand, found: Array) -> str:
+        """What is wrong with the entries of an operand that is read."""
         name = self.plan.arenas[operand.arena].name
-        found = self.units_of(operand, iteration, shadow.value)
-        if (found != operand.value).any():
-            wrong = found[found != operand.value].flat[0]
-            held = "nothing" if wrong == NOTHING else f"value {wrong}"
-            raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, where {held} lies")
-        if (self.units_of(operand, iteration, shadow.base) != operand.offset - operand.origin).any():
-            raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, parts of which lie elsewhere")
+        values = {content: value for (value, _), content in self.contents.items()}
+        for content in np.unique(found):
+            if values.get(int(content)) != operand.value:
+                held = f"value {values[int(content)]}" if content else "nothing"
+                return f"reads value {operand.value} in {name!r}, where {held} lies"
+        return f"reads value {operand.value} in {name!r}, parts of which lie elsewhere"
 
     def write(self, operand: Operand, iteration: int, where: str) -> None:
         """The operand's bytes hold its value from now on."""
         if not operand.type.elements:
             return
         self.inside(operand, iteration, where)
-        shadow = self.shadows[operand.arena]
         kind = self.plan.arenas[operand.arena].kind
-        if shadow is None or kind in ("input", "before"):
+        if self.shadows[operand.arena] is None or kind in ("input", "before"):
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
         if kind == "grown" and self.overlap(operand, self.found[operand.arena], iteration):
             raise PlanViolation(f"{where}: overwrites the state {self.plan.arenas[operand.arena].name!r}")
-        self.units_of(operand, iteration, shadow.value)[...] = operand.value
-        self.units_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
+        self.entries(operand, iteration)[...] = self.extent(operand).content
 
     def prepacks(self, step: Step, where: str) -> None:
         """Each prepack is a copy of the input that the kernel asked for, which nobody writes."""
@@ -350,9 +367,18 @@ class _Walk:
         (low, high), (first, last) = self.span(a, iteration), self.span(b, iteration)
         if high <= first or last <= low:
             return False
+        if self.extent(a).contiguous and self.extent(b).contiguous:
+            return True
         mask = np.zeros(-(-self.plan.arenas[a.arena].bytes // self.units[a.arena]), np.bool_)
         self.units_of(a, iteration, mask)[...] = True
         return bool(self.units_of(b, iteration, mask).any())
+
+
+def _moved(operand: Operand, iteration: int) -> int:
+    """By how many bytes an operand lies behind where it does outside of iterations."""
+    if not iteration:
+        return 0
+    return iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
 
 
 def _units(plan: Plan) -> list[int]:
@@ -360,7 +386,8 @@ def _units(plan: Plan) -> list[int]:
     units = [0] * len(plan.arenas)
     named = (*plan.inputs.values(), *plan.outputs.values(), *plan.stored.values(), *plan.kept.values())
     prepacks = (operand for prepack in plan.prepacks.values() for operand in (prepack.operand, prepack.source))
-    for operand in (*named, *prepacks, *(o for item in plan.items for o in operands_of(item))):
+    all_ = (*named, *prepacks, *(o for item in plan.items for o in operands_of(item)))
+    for operand in {id(operand): operand for operand in all_}.values():
         if not operand.type.elements:
             continue
         size = operand.type.dtype.nbytes(1)
