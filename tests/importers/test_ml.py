@@ -278,7 +278,7 @@ MODES = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 
 def forest(random, trees, depth, features, ids, per_leaf, prefix, positive=False):
-    """Attributes of random trees, whose nodes stand in random order; with ``prefix`` of the entries of leaves."""
+    """Attributes of random trees, with ``prefix`` of the entries of leaves."""
     rows, entries = [], []
 
     def grow(tree, level, counter):
@@ -319,6 +319,40 @@ def test_tree_regressors(aggregate, targets, random):
     same("TreeEnsembleRegressor", rows_with_gaps(random, 40, 4), SCORE, **of)
     base = floats(random, targets).tolist()
     same("TreeEnsembleRegressor", rows_with_gaps(random, 40, 4).astype(np.float64), SCORE, base_values=base, **of)
+
+
+def test_nodes_in_any_order_and_with_any_numbers(random):
+    """They give what they do in order; and a tree of 3,000 levels, each of which ends in a leaf."""
+    x, of = rows_with_gaps(random, 40, 4), forest(random, 7, 5, 4, range(3), 3, "target")
+    expected = df.Session(load_bytes(serialized("TreeEnsembleRegressor", {"x": x}, SCORE, n_targets=3, **of))).run(x)
+    trees = random.permutation(range(-3, 4)) * 1_000_003
+    numbers = random.permutation(200) * 7_919 - 50_000
+    for name, given in of.items():
+        if name.endswith("treeids"):
+            of[name] = trees[given].tolist()
+        elif name.endswith("nodeids"):
+            of[name] = numbers[given].tolist()
+    for group in ("nodes_", "target_"):
+        order = random.permutation(len(of[f"{group}treeids"]))
+        of |= {name: [given[i] for i in order] for name, given in of.items() if name.startswith(group)}
+    found = df.Session(load_bytes(serialized("TreeEnsembleRegressor", {"x": x}, SCORE, n_targets=3, **of))).run(x)
+    np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-6, atol=1e-6)  # summed in another order
+
+    count = 3000
+    nodes = {
+        "nodes_treeids": [0] * (2 * count + 1), "nodes_nodeids": list(range(2 * count + 1)),
+        "nodes_modes": ["BRANCH_LEQ", "LEAF"] * count + ["LEAF"], "nodes_featureids": [0] * (2 * count + 1),
+        "nodes_values": [float(i // 2) for i in range(2 * count + 1)],
+        "nodes_truenodeids": [i + 1 for i in range(2 * count)] + [0],
+        "nodes_falsenodeids": [i + 2 for i in range(2 * count)] + [0],
+    }  # fmt: skip
+    leaves = [*range(1, 2 * count, 2), 2 * count]
+    entries = {"treeids": [0] * len(leaves), "nodeids": leaves, "ids": [0] * len(leaves)}
+    weights = {"target_weights": [float(i) for i in range(len(leaves))]}
+    steps = np.array([[-5.0], [0.5], [1234.0], [2998.5], [1e9]], np.float32)
+    given = {**nodes, **{f"target_{name}": column for name, column in entries.items()}, **weights}
+    deep = load_bytes(serialized("TreeEnsembleRegressor", {"x": steps}, SCORE, n_targets=1, **given))
+    assert df.Session(deep).run(steps)["z"][:, 0].tolist() == [0.0, 1.0, 1234.0, 2999.0, 3000.0]
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,8 +41,15 @@ _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
     AttributeProto.STRING: lambda a: a.s.decode("utf-8", "replace"),
     AttributeProto.INTS: lambda a: tuple(a.ints),
     AttributeProto.FLOATS: lambda a: tuple(a.floats),
-    AttributeProto.STRINGS: lambda a: tuple(s.decode("utf-8", "replace") for s in a.strings),
+    AttributeProto.STRINGS: lambda a: _texts(a.strings),
 }
+
+
+def _texts(given: Iterable[bytes]) -> tuple[str, ...]:
+    """Decoded, each that is repeated, as the modes of a forest's nodes are, once."""
+    texts = list(given)
+    known = {text: text.decode("utf-8", "replace") for text in set(texts)}
+    return tuple([known[text] for text in texts])
 
 
 def read_file(path: str) -> ModelRecord:

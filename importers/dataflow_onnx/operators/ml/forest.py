@@ -47,12 +47,12 @@ class Forest:
 class Nodes:
     """The nodes of a file, in its order; leaves are negative, -1 - index."""
 
-    features: Sequence[int]
-    modes: Sequence[int]
+    features: Array
+    modes: Array
     thresholds: Array
-    yes: Sequence[int]
-    no: Sequence[int]
-    missing: Sequence[int]
+    yes: Array
+    no: Array
+    missing: Array
 
 
 def _equal_lengths(**lists: Sequence[object] | Array) -> None:
@@ -61,24 +61,60 @@ def _equal_lengths(**lists: Sequence[object] | Array) -> None:
         raise ModelError(f"lists of different lengths: {', '.join(f'{n} {k}' for n, k in lengths.items())}")
 
 
-def _ordered(nodes: Nodes, starts: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The nodes that trees reach, each before those that follow it, and their new numbers by the old ones.
-
-    A node may follow several: what a set of categories leads to stands once in files of LightGBM and XGBoost.
+def _ordered(nodes: Nodes, starts: Array) -> Array:
+    """The nodes that trees reach, each before those that follow it: itself, what follows if it holds, and the rest.
 
     Raises:
         ModelError: a node follows itself.
     """
+    followers = np.concatenate([nodes.yes, nodes.no, starts])
+    followed = np.bincount(followers[followers >= 0], minlength=len(nodes.yes))
+    levels = _levels(nodes, starts) if (followed <= 1).all() else None
+    return _ordered_graph(nodes, starts) if levels is None else _ordered_trees(nodes, levels)
+
+
+def _levels(nodes: Nodes, starts: Array) -> list[Array] | None:
+    """The nodes that are as far from the first of their tree, where each follows one at most; None: too many levels."""
+    levels = [starts[starts >= 0]]
+    while levels[-1].size:
+        if len(levels) > 64 + len(nodes.yes) // 64:
+            return None
+        followers = np.concatenate([nodes.yes[levels[-1]], nodes.no[levels[-1]]])
+        levels.append(followers[followers >= 0])
+    return levels
+
+
+def _ordered_trees(nodes: Nodes, levels: list[Array]) -> Array:
+    """The same where each node follows one at most."""
+    below = np.zeros(len(nodes.yes) + 1, np.int64)  # nodes of the tree that begins at each; none at a leaf, the last
+    for level in reversed(levels):
+        yes, no = np.maximum(nodes.yes[level], -1), np.maximum(nodes.no[level], -1)
+        below[level] = 1 + below[yes] + below[no]
+    number = np.zeros(len(below), np.int64)
+    number[levels[0]] = np.cumsum(below[levels[0]]) - below[levels[0]]
+    for level in levels:
+        yes, no = np.maximum(nodes.yes[level], -1), np.maximum(nodes.no[level], -1)
+        number[yes] = number[level] + 1
+        number[no] = number[level] + 1 + below[yes]
+    reached = np.concatenate(levels)
+    order = np.empty(len(reached), np.int64)
+    order[number[reached]] = reached
+    return order
+
+
+def _ordered_graph(nodes: Nodes, starts: Array) -> Array:
+    """The same where a node may follow several: what a set of categories leads to stands once in some files."""
     opened, closed = 1, 2
-    state = bytearray(len(nodes.yes))
+    yes, no = nodes.yes.tolist(), nodes.no.tolist()
+    state = bytearray(len(yes))
     order: list[int] = []  # from the last to the first
-    for start in reversed(starts):
+    for start in reversed(starts.tolist()):
         stack = [start]
         while stack:
             node = stack[-1]
             if node >= 0 and not state[node]:
                 state[node] = opened
-                followers = [n for n in (nodes.yes[node], nodes.no[node]) if n >= 0]
+                followers = [n for n in (yes[node], no[node]) if n >= 0]
                 if any(state[n] == opened for n in followers):
                     raise ModelError(f"node {node} leads to one that it follows: what it belongs to is no tree")
                 stack += followers
@@ -87,52 +123,79 @@ def _ordered(nodes: Nodes, starts: Sequence[int]) -> tuple[list[int], list[int]]
                 state[node] = closed
                 order.append(node)
             stack.pop()
-    order.reverse()
-    number = [-1] * len(nodes.yes)
-    for index, node in enumerate(order):
-        number[node] = index
-    return order, number
+    return np.array(order[::-1], np.int64)
 
 
-def _flat(nodes: Nodes, starts: Sequence[int], members: dict[int, list[float]]) -> tuple[Array, Array, Array]:
+def _flat(nodes: Nodes, starts: Array, members: dict[int, list[float]]) -> tuple[Array, Array, Array]:
     """Nodes, thresholds and starts of the op; a test for members of a set becomes a chain of comparisons."""
-    order, number = _ordered(nodes, starts)
-    rows: list[tuple[int, int, int, int]] = []
-    thresholds: list[float] = []
-    sizes = [max(len(members[node]), 1) if node in members else 1 for node in order]
-    first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    order = _ordered(nodes, starts)
+    sizes = np.ones(len(order), np.int64)
+    found = enumerate(order.tolist() if members else ())
+    tests = {index: members[node] or [np.nan] for index, node in found if node in members}  # NaN equals nothing
+    for index, values in tests.items():
+        sizes[index] = len(values)
+    ends = np.cumsum(sizes)
+    first = ends - sizes
+    number = np.zeros(len(nodes.yes) + 1, np.int64)  # the row of a node
+    number[order] = first
 
-    def after(node: int) -> int:
-        return node if node < 0 else int(first[number[node]])
+    def after(followers: Array) -> Array:
+        return np.where(followers < 0, followers, number[np.maximum(followers, -1)])
 
-    for index, node in enumerate(order):
-        feature, missing = nodes.features[node], _MISSING * bool(nodes.missing[node])
-        yes, no = after(nodes.yes[node]), after(nodes.no[node])
-        if node not in members:
-            rows.append((feature, nodes.modes[node] + missing, yes, no))
-            thresholds.append(float(nodes.thresholds[node]))
-            continue
-        values = members[node] or [np.nan]  # equal to nothing
-        for i, value in enumerate(values):
-            further = int(first[index]) + i + 1 if i + 1 < len(values) else no
-            rows.append((feature, _EQUAL + missing, yes, further))
-            thresholds.append(value)
-    table = np.array(rows, np.int64).reshape(-1, 4)
+    missing = np.where(nodes.missing[order] != 0, _MISSING, 0)
+    columns = (nodes.features[order], nodes.modes[order] + missing, after(nodes.yes[order]), after(nodes.no[order]))
+    table = np.repeat(np.stack(columns, 1).reshape(-1, 4), sizes, 0)
+    thresholds = np.repeat(nodes.thresholds[order], sizes)
+    for index, values in tests.items():
+        begin, end = int(first[index]), int(ends[index])
+        table[begin:end, 1] = _EQUAL + missing[index]
+        table[begin : end - 1, 3] = np.arange(begin + 1, end)
+        thresholds[begin:end] = values
     if len(table) >= 1 << 31 or (table.size and not -(1 << 31) <= table.min() <= table.max() < 1 << 31):
         raise ModelError("a feature or node has a number that is too large")
     if (table[:, 0] < 0).any():
         raise ModelError("a node has a negative feature")
-    return (
-        table.astype(np.int32),
-        np.array(thresholds, nodes.thresholds.dtype),
-        np.array([after(start) for start in starts], np.int32),
-    )
+    return table.astype(np.int32), thresholds, after(starts).astype(np.int32)
 
 
-def _targets(targets: Sequence[int], size: int) -> Array:
-    if targets and not 0 <= min(targets) <= max(targets) < size:
-        raise ModelError(f"a leaf has target {max(targets)} or {min(targets)}; there are {size}")
-    return np.array(targets, np.int32)
+def _integers(given: Sequence[int]) -> Array:
+    return np.fromiter(given, np.int64, len(given))
+
+
+def _targets(targets: Array, size: int) -> Array:
+    if targets.size and not 0 <= targets.min() <= targets.max() < size:
+        raise ModelError(f"a leaf has target {targets.max()} or {targets.min()}; there are {size}")
+    return targets.astype(np.int32)
+
+
+class _Numbers:
+    """Finds the nodes that files name by a tree and a number in it.
+
+    Args:
+        trees: of each node.
+        nodes: its number in the tree.
+
+    Raises:
+        ModelError: two are named alike.
+    """
+
+    def __init__(self, trees: Array, nodes: Array) -> None:
+        self._trees, of_tree = np.unique(trees, return_inverse=True)
+        self._nodes, of_node = np.unique(nodes, return_inverse=True)
+        keys = of_tree * len(self._nodes) + of_node
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+        if (self._keys[1:] == self._keys[:-1]).any():
+            raise ModelError("two nodes of a tree have one number")
+
+    def find(self, trees: Array, nodes: Array) -> Array:
+        """Indices of nodes; -1 where there is none of that name."""
+        tree = np.minimum(np.searchsorted(self._trees, trees), len(self._trees) - 1)
+        node = np.minimum(np.searchsorted(self._nodes, nodes), len(self._nodes) - 1)
+        keys = tree * len(self._nodes) + node
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        known = (self._trees[tree] == trees) & (self._nodes[node] == nodes) & (self._keys[at] == keys)
+        return np.where(known, self._order[at], -1)
 
 
 def forest_of(
@@ -163,47 +226,50 @@ def forest_of(
         nodes_values=thresholds, nodes_truenodeids=yes, nodes_falsenodeids=no, nodes_missing_value_tracks_true=missing,
     )  # fmt: skip
     _equal_lengths(treeids=entry_trees, nodeids=entry_nodes, ids=targets, weights=weights)
-    unknown = {*modes} - {*_MODES, LEAF}
+    known = {LEAF: -1, **{mode: number for number, mode in enumerate(_MODES)}}
+    unknown = {*modes} - known.keys()
     if unknown or not modes:
         raise ModelError(f"it has no nodes, or nodes_modes that are not known: {', '.join(sorted(unknown))}")
-    keys = list(zip(tree_ids, node_ids, strict=True))
-    index = {key: i for i, key in enumerate(keys)}
-    if len(index) < len(keys):
-        raise ModelError("two nodes of a tree have one number")
-    leaf_nodes = [i for i, mode in enumerate(modes) if mode == LEAF]
-    leaf_of = {node: leaf for leaf, node in enumerate(leaf_nodes)}
+    trees, numbers = _integers(tree_ids), np.array([known[mode] for mode in modes], np.int64)
+    named = _Numbers(trees, _integers(node_ids))
+    is_leaf = numbers < 0
+    leaf_of = np.cumsum(is_leaf) - 1
 
-    def follower(tree: int, node: int) -> int:
-        found = index.get((tree, node))
-        if found is None:
-            raise ModelError(f"a node of tree {tree} leads to node {node}, which it does not have")
-        return -1 - leaf_of[found] if found in leaf_of else found
+    def followers(given: Sequence[int]) -> Array:
+        """Indices of the nodes that follow those that are no leaves."""
+        wanted = _integers(given)[~is_leaf]
+        found = named.find(trees[~is_leaf], wanted)
+        if (found < 0).any():
+            at = int(np.argmax(found < 0))
+            raise ModelError(f"a node of tree {trees[~is_leaf][at]} leads to node {wanted[at]}, which it does not have")
+        return found
 
-    after_yes, after_no = [0] * len(modes), [0] * len(modes)
-    children: set[tuple[int, int]] = set()
-    for i, mode in enumerate(modes):
-        if mode != LEAF:
-            after_yes[i], after_no[i] = follower(tree_ids[i], yes[i]), follower(tree_ids[i], no[i])
-            children |= {(tree_ids[i], yes[i]), (tree_ids[i], no[i])}
-    firsts = [i for i, key in enumerate(keys) if key not in children]
-    if sorted(tree_ids[i] for i in firsts) != sorted({*tree_ids}):
+    def as_leaves(found: Array) -> Array:
+        return np.where(is_leaf[found], -1 - leaf_of[found], found)
+
+    after = np.full((2, len(modes)), -1, np.int64)  # none is behind a leaf
+    is_first = np.ones(len(modes), np.bool_)
+    for which, given in enumerate((yes, no)):
+        found = followers(given)
+        is_first[found] = False
+        after[which, ~is_leaf] = as_leaves(found)
+    firsts = np.flatnonzero(is_first)
+    if not np.array_equal(np.sort(trees[firsts]), np.unique(trees)):
         raise ModelError("a tree has no first node, or several")
-    starts = [-1 - leaf_of[i] if i in leaf_of else i for i in firsts]
-    numbers = [0 if mode == LEAF else _MODES.index(mode) for mode in modes]
-    nodes = Nodes(features, numbers, thresholds, after_yes, after_no, missing)
-    table, limits, begins = _flat(nodes, starts, {})
-    if len(table) + len(leaf_nodes) < len(modes):
+    nodes = Nodes(_integers(features), np.maximum(numbers, 0), thresholds, after[0], after[1], _integers(missing))
+    table, limits, begins = _flat(nodes, as_leaves(firsts), {})
+    if len(table) + int(is_leaf.sum()) < len(modes):
         raise ModelError("some nodes follow each other in a circle")
-    of: list[int] = []
-    for tree, node in zip(entry_trees, entry_nodes, strict=True):
-        leaf = leaf_of.get(index.get((tree, node), -1))
-        if leaf is None:
-            raise ModelError(f"weights belong to node {node} of tree {tree}, which is no leaf")
-        of.append(leaf)
-    entries = np.array(of, np.int64)
+    of = named.find(_integers(entry_trees), _integers(entry_nodes))
+    wrong = np.flatnonzero((of < 0) | ~is_leaf[of])
+    if wrong.size:
+        at = int(wrong[0])
+        raise ModelError(f"weights belong to node {entry_nodes[at]} of tree {entry_trees[at]}, which is no leaf")
+    entries = leaf_of[of]
     order = np.unique(entries, return_index=True)[1] if once else np.argsort(entries, kind="stable")
-    leaves = np.concatenate([[0], np.cumsum(np.bincount(entries[order], minlength=len(leaf_nodes)))])
-    return Forest(table, limits, begins, leaves.astype(np.int32), _targets(targets, size)[order], weights[order])
+    leaves = np.concatenate([[0], np.cumsum(np.bincount(entries[order], minlength=int(is_leaf.sum())))])
+    ids = _targets(_integers(targets), size)
+    return Forest(table, limits, begins, leaves.astype(np.int32), ids[order], weights[order])
 
 
 def forest_of_5(
@@ -228,35 +294,39 @@ def forest_of_5(
         ModelError: as ``forest_of``.
     """
     missing = missing or (0,) * len(features)
-    numbers = [int(mode) for mode in modes.reshape(-1)]
+    numbers = modes.reshape(-1).astype(np.int64)
     _equal_lengths(
         nodes_featureids=features, nodes_modes=numbers, nodes_splits=thresholds, nodes_truenodeids=yes,
         nodes_falsenodeids=no, nodes_trueleafs=yes_leaf, nodes_falseleafs=no_leaf,
         nodes_missing_value_tracks_true=missing,
     )  # fmt: skip
     _equal_lengths(leaf_targetids=targets, leaf_weights=weights)
-    if numbers and not 0 <= min(numbers) <= max(numbers) <= _MEMBER:
-        raise ModelError(f"nodes_modes has {max(numbers)} or {min(numbers)}; expected 0 to {_MEMBER}")
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() <= _MEMBER:
+        raise ModelError(f"nodes_modes has {numbers.max()} or {numbers.min()}; expected 0 to {_MEMBER}")
 
-    def follower(node: int, is_leaf: int) -> int:
-        if not 0 <= node < (len(targets) if is_leaf else len(features)):
-            raise ModelError(f"a tree leads to {'leaf' if is_leaf else 'node'} {node}, which does not exist")
-        return -1 - node if is_leaf else node
+    def followers(given: Sequence[int], leaf: Sequence[int] | None = None) -> Array:
+        found = _integers(given)
+        is_leaf = np.zeros(len(found), np.bool_) if leaf is None else _integers(leaf) != 0
+        wrong = np.flatnonzero((found < 0) | (found >= np.where(is_leaf, len(targets), len(features))))
+        if wrong.size:
+            at = int(wrong[0])
+            kind = "leaf" if is_leaf[at] else "node"
+            raise ModelError(f"a tree leads to {kind} {found[at]}, which does not exist")
+        return np.where(is_leaf, -1 - found, found)
 
-    after_yes = [follower(node, leaf) for node, leaf in zip(yes, yes_leaf, strict=True)]
-    after_no = [follower(node, leaf) for node, leaf in zip(no, no_leaf, strict=True)]
-    first = [follower(start, 0) for start in starts]
-    single = [after_yes[s] if after_yes[s] < 0 and after_yes[s] == after_no[s] else s for s in first]
+    after_yes, after_no, first = followers(yes, yes_leaf), followers(no, no_leaf), followers(starts)
+    is_single = (after_yes[first] < 0) & (after_yes[first] == after_no[first])
+    single = np.where(is_single, after_yes[first], first)
     sets = _sets(numbers, np.zeros(0) if members is None else members.reshape(-1))
-    nodes = Nodes(features, numbers, thresholds, after_yes, after_no, missing)
+    nodes = Nodes(_integers(features), numbers, thresholds, after_yes, after_no, _integers(missing))
     table, limits, begins = _flat(nodes, single, sets)
     leaves = np.arange(len(targets) + 1, dtype=np.int32)
-    return Forest(table, limits, begins, leaves, _targets(targets, size), weights)
+    return Forest(table, limits, begins, leaves, _targets(_integers(targets), size), weights)
 
 
-def _sets(modes: Sequence[int], values: Array) -> dict[int, list[float]]:
+def _sets(modes: Array, values: Array) -> dict[int, list[float]]:
     """The members that each test of membership has: lists that end with NaN, in the order of these nodes."""
-    tests = [node for node, mode in enumerate(modes) if mode == _MEMBER]
+    tests = np.flatnonzero(modes == _MEMBER).tolist()
     ends = np.flatnonzero(np.isnan(values))
     if len(ends) != len(tests):
         raise ModelError(f"membership_values has {len(ends)} lists for {len(tests)} nodes")
