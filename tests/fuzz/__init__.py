@@ -27,6 +27,7 @@ Who calls whom::
         gradients  case -> the same graph -> its vjp against differences -> outcome
         second     case -> that vjp -> its own vjp against differences -> outcome        (gradients)
         dtypes     case -> the same graph and its vjp, in float64 or 16 bits -> as graphs -> outcome  (graphs)
+        integers   case -> random graph of integers beside NumPy's arrays -> devices and options -> outcome
         training   case -> the same graph's inputs as parameters -> what a step makes of them -> outcome
         saved      case -> the same graph as a file -> read again, and by onnxruntime -> outcome  (referee)
         adapters   case -> that or layers with adapters -> merged, saved, differentiated -> outcome  (layered, referee)

@@ -19,6 +19,7 @@ from . import (
     files,
     gradients,
     graphs,
+    integers,
     losses,
     plans,
     processes,
@@ -77,6 +78,7 @@ def test_gradients_of_random_graphs_agree_with_differences():
     [
         ("second", second.target, 8),
         ("dtypes", dtypes.target, 24),
+        ("integers", integers.target, 60),
         ("training", training.target, 12),
         ("saved", saved.target, 25),
         ("adapters", adapters.target, 24),

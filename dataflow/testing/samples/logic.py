@@ -47,6 +47,8 @@ def _bits() -> list[Sample]:
             low = -99 if dtype.kind == "i" else 0
             by = Operand((5, 1), dtype, value=[0, 1, dtype.bits - 1, dtype.bits, -1 % (1 << dtype.bits - 1) | 64])
             rows.append(Sample(ops.bit_shift, (i(3, 5, 7, low=low, high=99, dtype=dtype), by), {"left": left}))
+            large = Operand((5,), dtype, value=[(1 << dtype.bits - 1) - 3, (1 << dtype.bits - 2) + 1, 0, 1, 77])
+            rows.append(Sample(ops.bit_shift, (large, i(5, high=3, dtype=dtype)), {"left": left}))
         by = i(17, low=-3, high=70)
         rows.append(Sample(ops.bit_shift, (i(17, low=-99, high=99), by), {"left": left}))
     return rows
