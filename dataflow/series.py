@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .engine import Engine
@@ -178,8 +178,7 @@ class RunSeries:
             return None
         t = line.number(shapes)
         assert t is not None
-        # Where the lowest sizes are special in this graph, those of now on are not.
-        for chosen in dict.fromkeys((line, Line(shapes, line.step, line.count - t))):
+        for chosen in self._lines(names, line, t):
             try:
                 found, program = self._made(names, chosen)
             except _NoSeries as why:
@@ -195,6 +194,31 @@ class RunSeries:
         _, waited = self._vain.get((names, line.step), (0, _FIRST_WAIT // 2))
         self._vain[names, line.step] = (2 * waited, 2 * waited)
         return None
+
+    def _lines(self, names: tuple[str, ...], line: Line, t: int) -> Iterator[Line]:
+        """A line, and shorter ones for where it has no series."""
+        yield line
+        # Where the lowest sizes are special in this graph, those of now on are not.
+        rest = Line(line.at(t), line.step, line.count - t)
+        if t:
+            yield rest
+        # Where it refuses the last sizes, as those beyond a cache that keeps its size, those up to there are left.
+        if not self._binds(names, rest, rest.count):
+            begin, end = 0, rest.count
+            while end - begin > 1:
+                middle = (begin + end) // 2
+                begin, end = (middle, end) if self._binds(names, rest, middle) else (begin, middle)
+            if begin > 1:
+                yield Line(rest.start, rest.step, begin)
+
+    def _binds(self, names: tuple[str, ...], line: Line, t: int) -> bool:
+        """Whether the graph can be bound to the sizes of number ``t``."""
+        graph = self._computing(self._graph, names)
+        try:
+            bind(graph, sizes_of_shapes(self._graph.inputs, line.at(t)), self._engine.registry.reference_kernels)
+        except (InputError, ModelError):
+            return False
+        return True
 
     def _waits(self, names: tuple[str, ...], step: Shapes) -> bool:
         """Whether there was no series lately: some sizes are special, and after twice as many runs they may not be."""

@@ -61,6 +61,8 @@ class Session:
         state: outputs that are inputs of the next run, like a decoder's cache: ``{"present.0.key": "past.0.key"}``.
             They stay on the first device, are not given to ``run``, and are returned where ``outputs`` names them.
             ``cache_state`` finds those of usual names. At first they are zeros, as large as other inputs say, or empty.
+            An output that is empty where other inputs say a size, as an empty batch, leaves its state as it was: so a
+            merged decoder hands on the cache of its cross attention.
         memory: ``"small"``: kernels read weights where the model has them, instead of copies in the form that they
             are fastest with, and all plans use one scratch memory, so that runs take turns.
         seed: of random nodes that have none of their own. They draw other numbers in each run; the first run of a
@@ -233,6 +235,7 @@ class Session:
             results = loaded.run_next(names or (), given, out)
             if results is None:
                 results = loaded.run(state.arguments(given), names, out)
+                state.leave(results, given)
             state.complete(results, wanted or ())
         return results if wanted is None else {name: results[name] for name in wanted}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,22 @@ from .passes.dynamic_regions import depends_on_data
 
 _PAST = re.compile(r"past_key_values?|past")
 _PRESENT = re.compile(r"present_key_values?|present")
+_CROSS = re.compile(r"(?<![a-z])(encoder|cross)(?![a-z])")  # keys and values of what an encoder gave
 
 
 def cache_state(model: Any) -> dict[str, str]:
     """The outputs of a decoder that are its cache, each with the input that takes it at the next token.
 
     An input ``past_key_values.0.key``, ``past.0.key`` or ``past_0`` is paired with the output ``present.0.key``, or
-    ``present_0``: the names differ in their begin alone. The result is meant for ``Session(model, state=...)``.
+    ``present_0``: the names differ in their begin alone. The result is meant for ``Session(model, state=...)``. An
+    input of cross attention (``past_key_values.0.encoder.key``) that has no output, since it stays as it is from token
+    to token, is left out: it is given to each run.
 
     Args:
         model: has ``inputs`` and ``outputs`` by name.
 
     Raises:
-        InputError: no input has such a name, or one has no output.
+        InputError: no input has such a name, or another one has no output.
     """
     inputs: Mapping[str, TensorType] = model.inputs
     outputs: Mapping[str, TensorType] = model.outputs
@@ -42,6 +45,8 @@ def cache_state(model: Any) -> dict[str, str]:
     # Sizes and flags have such names too: an input that is no tensor of floats needs no output.
     past = {name: output for name, output in past.items() if output is not None or inputs[name].rank > 2}
     alone = [name for name, output in past.items() if output is None]
+    if len(alone) < len(past):
+        alone = [name for name in alone if not _CROSS.search(name)]
     if not past or alone:
         what = f"no output goes with the inputs {', '.join(alone)}" if past else "no input is named past..."
         raise InputError(
@@ -125,10 +130,32 @@ class SessionState:
             types = {name: TensorType(self._inputs[name].type.dtype, array.shape) for name, array in arrays.items()}
             self._kept.write({name: (types[name], array) for name, array in arrays.items()}, others=others)
 
-    def complete(self, results: dict[str, Array], names: Iterable[str]) -> None:
-        """Takes its outputs out of the results of a run, but for copies of those that are named."""
+    def leave(self, results: dict[str, Array], given: Mapping[str, Array]) -> None:
+        """Takes its outputs out of the results of a run that ``arguments`` were for; see ``complete``.
+
+        An output may be empty where the input can't be, an empty batch: the branch of a merged decoder that reads what
+        its cross attention keeps gives that. What the run read stays then.
+
+        Args:
+            results: of the run.
+            given: the inputs that aren't state.
+        """
+        before = self._arrays
         if self._kept is None:
             self._arrays = {name: results.pop(output) for output, name in self._pairs.items()}
+        left = self._found()
+        if all(array.size for array in left.values()):
+            return
+        fed = self._fed.values
+        sizes = sizes_of_shapes(fed, [given[value.name].shape for value in fed])
+        none = [name for name, array in left.items() if _lacks(array.shape, self._inputs[name].type, sizes)]
+        if self._kept is None:
+            self._arrays |= {name: before[name] for name in none}
+        elif none:
+            self._kept.take_back(none)
+
+    def complete(self, results: dict[str, Array], names: Iterable[str]) -> None:
+        """Adds copies of those of its outputs that are named to the results of a run."""
         results |= self._results(names)
 
     def read(self) -> dict[str, Array]:
@@ -158,6 +185,12 @@ class SessionState:
         arrays = {value.name: checked_array(value.name, value.type, values[value.name]).copy() for value in given}
         sizes_of_shapes(given, [array.shape for array in arrays.values()])
         self._set(arrays, others=False)
+
+
+def _lacks(shape: Sequence[int], declared: TensorType, sizes: Mapping[str, int]) -> bool:
+    """Whether an axis is empty that has a size in what is declared."""
+    wanted = [bind_size(dim, sizes) for dim in declared.shape]
+    return any(size == 0 and isinstance(want, int) and want > 0 for size, want in zip(shape, wanted, strict=True))
 
 
 _NOTHING = bytes(16)  # an element of any type
@@ -206,7 +239,7 @@ def _checked(graph: Graph, output: str, name: str) -> str:
         if wanted not in known:
             raise InputError(f"state: the model has no {what} {checks.shown(wanted)}{_nearest(wanted, known)}")
     before, after = inputs[name], graph.outputs[output].type
-    fixed = [(a, b) for a, b in zip(before.shape, after.shape, strict=False) if type(a) is type(b) is int]
+    fixed = [(a, b) for a, b in zip(before.shape, after.shape, strict=False) if type(a) is type(b) is int and b > 0]
     if before.dtype != after.dtype or before.rank != after.rank or any(a != b for a, b in fixed):
         raise InputError(f"state: the output {output!r} is {after}; the input {name!r}, which it becomes, is {before}")
     return name

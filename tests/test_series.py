@@ -123,6 +123,30 @@ def test_sizes_that_would_take_much_memory_are_not_planned_ahead():
     assert all(plan.peak_bytes < 1 << 25 for plan in session.plans)
 
 
+TABLE = """
+<ir_version: 9, opset_import: ["" : 20]>
+positions (float[1, length] x) => (float[1, length] y) <float[1, 12] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}>
+{
+    size = Shape<start = 1>(x)
+    zero = Constant<value_ints = [0]>()
+    one = Constant<value_ints = [1]>()
+    rows = Slice(table, zero, size, one)
+    y = Add(x, rows)
+}
+"""
+
+
+def test_lengths_up_to_the_last_that_a_model_takes_are_planned_once(tmp_path, compiled):
+    onnx.save(onnx.parser.parse_model(TABLE), tmp_path / "positions.onnx")
+    session = df.Session(df.load(tmp_path / "positions.onnx"), devices=["cpu"])
+    for length in range(2, 13):
+        found = session.run(np.ones((1, length), np.float32))["y"]
+        np.testing.assert_array_equal(found, 1 + np.arange(length, dtype=np.float32)[None])
+    assert compiled[0] == 5  # two lengths, then three for the series
+    with pytest.raises(df.InputError):
+        session.run(np.ones((1, 13), np.float32))
+
+
 def test_results_go_where_the_caller_says(decoders):
     session = df.Session(decoders["all"], devices=["cpu"])
     for past in range(2, 8):

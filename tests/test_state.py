@@ -190,6 +190,65 @@ def test_a_cache_without_usual_names_is_refused():
         df.cache_state(named(["x"], ["present.0.key"]))
 
 
+def test_what_cross_attention_reads_needs_no_output():
+    past = ["past_key_values.0.decoder.key", "past_key_values.0.encoder.key"]
+    pairs = {"present.0.decoder.key": past[0]}
+    assert df.cache_state(named(["x", *past], ["y", *pairs])) == pairs
+    assert df.cache_state(named(["past_key_self_0", "past_key_cross_0"], ["present_key_self_0"])) == {
+        "present_key_self_0": "past_key_self_0"
+    }
+    with pytest.raises(df.InputError, match=r"no output goes with the inputs past_key_values.0.encoder.key"):
+        df.cache_state(named(["x", past[1]], ["y"]))
+
+
+MERGED = """
+<ir_version: 9, opset_import: ["" : 20]>
+merged (float[batch, new, 4] x, float[BATCH, length, 4] encoder, float[batch, past, 4] past_self,
+        float[batch, kept, 4] past_cross, bool[1] use_cache)
+    => (float[batch, new, 4] y, float[b0, all, 4] present_self, float[b1, read, 4] present_cross)
+{
+    y, present_self, present_cross = If(use_cache) <
+        then_branch = later () => (float[batch, new, 4] y1, float[b0, all, 4] self1, float[b1, read, 4] cross1) {
+            axis1 = Constant<value_ints = [1]>()
+            self1 = Concat<axis = 1>(past_self, x)
+            sum1 = ReduceSum(past_cross, axis1)
+            own1 = ReduceSum(self1, axis1)
+            both1 = Add(sum1, own1)
+            y1 = Add(x, both1)
+            cross1 = Constant<value = float[0, 1, 4] {}>()
+        },
+        else_branch = first () => (float[batch, new, 4] y2, float[b0, all, 4] self2, float[b1, read, 4] cross2) {
+            axis2 = Constant<value_ints = [1]>()
+            self2 = Identity(x)
+            cross2 = Add(encoder, encoder)
+            sum2 = ReduceSum(cross2, axis2)
+            own2 = ReduceSum(self2, axis2)
+            both2 = Add(sum2, own2)
+            y2 = Add(x, both2)
+        }>
+}
+"""
+
+
+@pytest.mark.parametrize("batch", ["batch", "2"])
+def test_an_empty_batch_leaves_the_state_as_it_was(tmp_path, devices, batch):
+    """The branch of a merged decoder that reads the cache of its cross attention gives an empty one."""
+    model = onnx.parser.parse_model(MERGED.replace("BATCH", batch).replace("[batch, kept", f"[{batch}, kept"))
+    onnx.save(model, tmp_path / "merged.onnx")
+    pairs = {"present_self": "past_self", "present_cross": "past_cross"}
+    session = df.Session(df.load(tmp_path / "merged.onnx"), state=pairs, **devices)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        encoder = rng.standard_normal((2, 5, 4), np.float32)
+        x = rng.standard_normal((2, 14, 4), np.float32)
+        for begin, end in [(0, 3), (3, 4), (4, 5), (5, 7), *zip(range(7, 14), range(8, 15), strict=True)]:
+            found = session.run({"x": x[:, begin:end], "encoder": encoder, "use_cache": np.array([begin > 0])})["y"]
+            sums = 2 * encoder.sum(1, keepdims=True) + x[:, :end].sum(1, keepdims=True)
+            np.testing.assert_allclose(found, x[:, begin:end] + sums, rtol=0, atol=1e-5)
+            np.testing.assert_array_equal(session.state["past_cross"], 2 * encoder)
+        session.reset()
+
+
 def test_runs_between_tokens_change_what_comes_next(decoder):
     """A token follows the last of a series without another look at sizes, unless the state is no longer that."""
     session, other = df.Session(decoder, ["cpu"], state=STATE), df.Session(decoder, ["cpu"])

@@ -33,6 +33,7 @@ class _Pair:
     buffers: list[Buffer | None] = field(default_factory=lambda: [None, None])
     type: TensorType | None = None
     strides: Strides = None
+    before: TensorType | None = None  # what the last run read
 
 
 class KeptState:
@@ -55,6 +56,7 @@ class KeptState:
             None  # types by output, of pairs that don't know yet
         )
         self._reserved: tuple[Plan, int] | None = None  # for which plan last, after how many replacements
+        self._advanced = 0  # the values of which the last run wrote the other buffer, as bits
         self.sides: Sides = (0, 0)
         self.changes = 0
 
@@ -134,7 +136,7 @@ class KeptState:
             bits: see ``advances``.
             types: gives those of the outputs; called when they are asked for.
         """
-        self._left = types
+        self._left, self._advanced = types, bits
         self.sides = (self.sides[0], self.sides[1] ^ bits)
         self.changes += 1
 
@@ -143,7 +145,17 @@ class KeptState:
         if self._left is not None:
             types, self._left = self._left(), None
             for output, name in self.state.pairs.items():
-                self._pairs[name].type = types[output]
+                pair = self._pairs[name]
+                pair.before, pair.type = pair.type, types[output]
+
+    def take_back(self, names: Iterable[str]) -> None:
+        """What the last run read of these is what the next reads too; types were known before that run."""
+        self._know_types()
+        for name in names:
+            pair = self._pairs[name]
+            pair.type = pair.before
+            self.sides = (self.sides[0], self.sides[1] ^ (pair.bit & self._advanced))
+        self.changes += 1
 
     def write(self, values: Mapping[str, tuple[TensorType, Array]], *, others: bool = True) -> None:
         """Sets values; where memory for one of them is refused, all that was there before still is.

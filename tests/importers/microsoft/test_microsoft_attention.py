@@ -4,6 +4,8 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import dataflow as df
@@ -80,20 +82,24 @@ ROTARY = [
 ]
 
 
-def grouped(lengths, past, rows, kv=1, heads=2, merged=False, extra=(), **attributes):
-    """A case with so many new rows behind caches of which so many keys are valid."""
+def grouped(lengths, past, rows, kv=1, heads=2, merged=False, extra=(), buffer=0, **attributes):
+    """A case with so many new rows behind caches of which so many keys are valid.
+
+    ``buffer``: how many keys the cache holds, where it isn't one that grows.
+    """
     batch = len(lengths)
     operands = [f(batch, rows, heads * SIZE), f(batch, rows, kv * SIZE), f(batch, rows, kv * SIZE)]
     if merged:
         operands = [np.concatenate(operands, -1), None, None]
-    operands += [f(batch, kv, past, SIZE), f(batch, kv, past, SIZE)] if past else [None, None]
+    held = buffer or past
+    operands += [f(batch, kv, held, SIZE), f(batch, kv, held, SIZE)] if held else [None, None]
     total = past + rows
     known = attributes.pop("known", True)
     operands += [np.array(lengths, np.int32) + rows - 1, np.array(total, np.int32), *extra]
     given = {"num_heads": heads, "kv_num_heads": kv, **attributes}
     named = ("batch", "rows")
     shapes = {i: (*named, operands[i].shape[2]) for i in range(3) if operands[i] is not None}
-    shapes |= {i: ("batch", kv, "past", SIZE) for i in (3, 4) if past}
+    shapes |= {i: ("batch", kv, "past", SIZE) for i in (3, 4) if held}
     return Case("GroupQueryAttention", operands, given, outputs=3, stored=(6,) * known, shapes=shapes)
 
 
@@ -113,6 +119,10 @@ QUERIES = [
     grouped([4, 4], 4, 1, do_rotary=1, extra=[*ROTATIONS, np.array([[2], [7]])]),
     grouped([2, 4], 4, 1, extra=[None, None, None, f(2, 2, 1, 5)]),
     grouped([0, 0], 0, 3, extra=[None, None, None, None, f(2)]),
+    grouped([0, 0], 0, 3, buffer=7),
+    grouped([4, 4], 4, 1, buffer=7, do_rotary=1, extra=ROTATIONS),
+    grouped([2, 4], 4, 1, buffer=5, kv=2, heads=4, local_window_size=3),
+    grouped([3], 3, 2, buffer=7, extra=[None, None, None, f(1, 2, 2, 5)]),
 ]
 
 
@@ -188,8 +198,56 @@ def test_what_is_not_supported_is_refused(case, text):
         load_bytes(case.model().SerializeToString())
 
 
+GENERATED = """
+<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+decoder (float[batch, new, 16] q, float[batch, new, 8] k, float[batch, new, 8] v, int64[batch, total] mask,
+         float[batch, 1, KEYS, 8] past_key, float[batch, 1, KEYS, 8] past_value)
+    => (float[batch, new, 16] y, float[batch, 1, KEPT, 8] present_key, float[batch, 1, KEPT, 8] present_value)
+{
+    one = Constant<value_ints = [1]>()
+    index = Constant<value_int = 1>()
+    counted = ReduceSum<keepdims = 1>(mask, one)
+    last = Sub(counted, one)
+    lengths = Cast<to = 6>(last)
+    shape = Shape(mask)
+    all = Gather(shape, index)
+    total = Cast<to = 6>(all)
+    y, present_key, present_value = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 1>
+        (q, k, v, past_key, past_value, lengths, total)
+}
+"""
+
+
+@pytest.mark.parametrize(("keys", "kept"), [("12", "12"), ("past", "kept")])
+def test_a_cache_that_keeps_its_size_is_filled(keys, kept):
+    """As generators for onnxruntime write decoders: how many keys there are is the length of the mask."""
+    text = GENERATED.replace("KEYS", keys).replace("KEPT", kept)
+    bytes_ = onnx.parser.parse_model(text).SerializeToString()
+    other, model = onnxruntime.InferenceSession(bytes_), load_bytes(bytes_)
+    session, state = df.Session(model), df.Session(model, state=df.cache_state(model))
+    pasts = ["past_key", "past_value"]
+    mine = theirs = dict.fromkeys(pasts, np.zeros((2, 1, 12, 8), np.float32))
+    state.reset(mine)
+    total = 0
+    for rows in [3, 1, 1, 1, 1, 1, 1, 1, 1, 1]:
+        total += rows
+        mask = np.ones((2, total), np.int64)
+        mask[1, 2:3] = 0  # the second text has two tokens at first
+        fed = {"q": f(2, rows, 16), "k": f(2, rows, 8), "v": f(2, rows, 8), "mask": mask}
+        expected = other.run(None, {**fed, **theirs})
+        found = session.run({**fed, **mine})
+        seen = slice(None) if rows == 1 else mask[..., None] * np.ones(16, int) > 0
+        np.testing.assert_allclose(found["y"][seen], expected[0][seen], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(state.run(fed)["y"], found["y"], rtol=1e-5, atol=1e-6)
+        mine = {name: found["present" + name[4:]] for name in pasts}
+        theirs = dict(zip(pasts, expected[1:], strict=True))
+        for name in pasts:
+            assert mine[name].shape == (2, 1, 12, 8)
+            np.testing.assert_array_equal(mine[name][0], theirs[name][0])
+
+
 def test_a_cache_of_another_length_is_refused_when_it_is_known():
     case = grouped([2, 4], 4, 1)
-    case.inputs[6] = np.array(4, np.int32)
+    case.inputs[6] = np.array(6, np.int32)
     with pytest.raises(df.ModelError, match="expected 5, the keys of a cache that grows"):
         load_bytes(case.model().SerializeToString())

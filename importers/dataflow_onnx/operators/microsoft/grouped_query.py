@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import Size
+from dataflow.plugin import Size, least_size
 
 from ...converters import Collector
 from ...dynamic_sizes import required, size_value
@@ -35,6 +35,7 @@ class _Rows:
         ends: how many keys there are with the new ones, (batch, 1, 1, 1) of int64.
         first: whether these are the first tokens, a bool; None where they are.
         ragged: rows may have fewer cached keys than the cache holds.
+        buffer: where the cache is one that keeps its size, how many keys of it are read; None where it grows.
     """
 
     cached: Value
@@ -42,12 +43,14 @@ class _Rows:
     ends: Value
     first: Value | None
     ragged: bool
+    buffer: Size | None = None
 
 
 def _rows(c: Importer, seqlens_k: T, total_sequence_length: T, batch: Size, rows: Size, past: Size) -> _Rows:
     """The lengths of a batch, from ``seqlens_k``: each row's number of keys less 1.
 
-    The first tokens of all rows come together, without cached keys; later ones end where the row does.
+    The first tokens of all rows come together, without cached keys; later ones end where the row does. A cache grows by
+    the new keys, unless as many as there are with these fit into it: then it is a buffer, which keeps its size.
     """
     given = ops.reshape(cast_to(c.value(seqlens_k), int64), shape=(batch, 1))
     lengths = ops.add(given, 1)
@@ -61,10 +64,16 @@ def _rows(c: Importer, seqlens_k: T, total_sequence_length: T, batch: Size, rows
         first = ops.equal(all_new, new)
         return _at(c, ops.where(first, zero, later), new, batch, rows, first, ragged=True)
     total = c.sizes(total_sequence_length, "total_sequence_length")[0]
-    text = f"total_sequence_length is {total}; expected {past + rows}, the keys of a cache that grows"
-    new = required(new, total, past + rows, text)
+    buffer = isinstance(past, int) and (isinstance(total, Dim) or total <= past)
+    if buffer:
+        text = f"total_sequence_length is {total}; expected at most {past}, the keys of the cache"
+        new = required(new, least_size((total, past)), total, text)
+    else:
+        text = f"total_sequence_length is {total}; expected {past + rows}, the keys of a cache that grows"
+        new = required(new, total, past + rows, text)
     first = ops.equal(size_value(c, total), new)
-    return _at(c, ops.where(first, zero, later), new, batch, rows, first, ragged=batch != 1)
+    found = _at(c, ops.where(first, zero, later), new, batch, rows, first, ragged=buffer or batch != 1)
+    return replace(found, buffer=total if buffer else None)
 
 
 def _at(c: Importer, cached: Value, new: Value, batch: Size, rows: Size, first: Value | None, ragged: bool) -> _Rows:
@@ -86,7 +95,7 @@ def _positions(c: Importer, rows: _Rows, given: T | None) -> Any:
 
 
 def _appended(c: Importer, cache: Value, new: Value, rows: _Rows) -> Any:
-    """The cache with the new entries behind those that are each row's own; zeros behind them.
+    """The cache with the new entries behind those that are each row's own; zeros behind them. A buffer keeps its size.
 
     Args:
         c: the importer.
@@ -99,15 +108,16 @@ def _appended(c: Importer, cache: Value, new: Value, rows: _Rows) -> Any:
         return both
     batch, heads, total, size = both.type.shape
     past = size_value(c, cache.type.shape[2])
-    at = ops.reshape(iota(c.builder, total), shape=(1, total))
-    shifted = ops.add(at, ops.sub(past, rows.cached))  # (batch, total)
+    count = total if rows.buffer is None else cache.type.shape[2]
+    at = ops.reshape(iota(c.builder, count), shape=(1, count))
+    shifted = ops.add(at, ops.sub(past, rows.cached))  # (batch, count)
     source = ops.where(ops.less(at, rows.cached), at, shifted)
     last = ops.sub(size_value(c, total), 1)
     lane = ops.reshape(ops.mul(iota(c.builder, product([batch, heads])), size_value(c, total)), shape=(batch, heads, 1))
-    index = ops.add(lane, ops.reshape(ops.minimum(source, last), shape=(batch, 1, total)))
+    index = ops.add(lane, ops.reshape(ops.minimum(source, last), shape=(batch, 1, count)))
     flat = ops.reshape(both, shape=(product([batch, heads, total]), size))
     moved = ops.gather(flat, index, axis=0)
-    filled = ops.reshape(ops.less_equal(source, last), shape=(batch, 1, total, 1))
+    filled = ops.reshape(ops.less_equal(source, last), shape=(batch, 1, count, 1))
     return ops.where(filled, moved, number(c.builder, 0, moved.type.dtype))
 
 
@@ -180,7 +190,7 @@ def GroupQueryAttention(
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> Any:
-    """The cache grows by the new keys: its first length and that of the result differ by as many."""
+    """The cache grows by the new keys, or keeps its size where they fit; see ``_rows``."""
     if num_heads < 1 or kv_num_heads < 1 or num_heads % kv_num_heads:
         raise ModelError(f"{num_heads} heads of queries don't fit {kv_num_heads} of keys")
     if (k_quant_type, v_quant_type) != ("NONE", "NONE") or sliding_window_cache or qk_output:
@@ -206,6 +216,8 @@ def GroupQueryAttention(
     if past_key is not None and past_value is not None:
         k, v = _appended(c, c.value(past_key), k, rows), _appended(c, c.value(past_value), v, rows)
     present = (k, v)
+    if rows.buffer is not None:
+        k, v = (slice_axis(t, 2, 0, rows.buffer) for t in present)
     times = num_heads // kv_num_heads
     if times > 1:
         k, v = repeated_heads(k, times), repeated_heads(v, times)
