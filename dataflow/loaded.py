@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from .engine import Engine
 from .errors import Cancelled, DataflowError, InputError, LimitExceeded, OutOfMemoryError
 from .execute.arguments import DeclaredInputs
@@ -130,7 +132,8 @@ class Loaded:
         Raises:
             NoPlan: shapes depend on data, so that there is no plan before it runs.
         """
-        arguments = self.keyed(arguments)
+        if self._keys is not None and KEY_INPUT not in arguments:  # no run, so no key goes
+            arguments = {**arguments, KEY_INPUT: np.zeros(2, np.uint64)}
         return self._where_bound(arguments, lambda runs: runs.program(arguments, outputs), has_data=False)
 
     def run_next(

@@ -56,6 +56,9 @@ def test_the_key_is_no_input_of_the_user():
         found = again.run({"x": np.zeros((rows, 3), np.float32)})["y"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert session.plan({"x": (4, 3)}).outputs.keys() == {"y"}
+    fresh = df.Session(noisy(), devices=["cpu"])
+    fresh.plan({"x": (2, 3)})  # is no run
+    np.testing.assert_array_equal(fresh.run({"x": X})["y"], drawn(df.Session(noisy(), devices=["cpu"]), 1)[0])
     assert session.profile({"x": X}, rounds=2).outputs["y"].shape == (2, 3)
 
 
