@@ -155,7 +155,7 @@ def _find(model: Model, at: str | None) -> Head:
     makers = graph.producers()
     candidates = [h for node in graph.nodes if (h := _layer(graph, node, makers)) is not None]
     listed = "; ".join(f"{h.node.name!r} (weight {h.weight.name!r}, {h.classes} results)" for h in candidates[-5:])
-    if at is not None:
+    if at is not None and candidates:
         for head in candidates:
             names = (head.weight.name, *model.aliases.get(head.weight.name, ()))
             if at in (head.node.name, *names, *module_paths(names)):
@@ -175,7 +175,12 @@ def _find(model: Model, at: str | None) -> Head:
             computed = [v for v in node.inputs if v is not None and v not in graph.initializers]
             current = computed[0] if len(computed) == 1 else None
     if len(found) != 1:
-        raise ModelError(f"it isn't clear which layer is the head; name it with at=; candidates: {listed or 'none'}")
+        if not candidates:
+            raise ModelError(
+                "no product or convolution reads a stored weight of floats, which could get other classes: "
+                "model.with_outputs([hidden]).append(...) gives a model of quantized weights another last layer"
+            )
+        raise ModelError(f"it isn't clear which layer is the head; name it with at=; candidates: {listed}")
     (head,) = found.values()
     readers = [n for n in graph.nodes if head.weight in n.inputs]
     if len(readers) > 1:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import InputError
 from ..ir.graph import Graph
 from ..ir.specialize import Specialize
 from ..ir.types import Array
@@ -83,3 +84,17 @@ class AdaptedModel(Model):
         )
         self.copy_data(twin)
         return twin
+
+
+def with_adapters(model: Model) -> AdaptedModel:
+    """The model itself, where it is known which adapters it has.
+
+    Raises:
+        InputError: it has none, or was edited since it has them.
+    """
+    if not isinstance(model, AdaptedModel):
+        raise InputError(
+            "the model has no adapters; df.lora makes a model with some, and edits of a model, such as with_outputs, "
+            "come before it"
+        )
+    return model

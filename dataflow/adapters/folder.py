@@ -17,7 +17,7 @@ from ..ir.types import Array
 from ..layers.layers import Layer, layers_of
 from ..model import Model
 from ..train.checkpoint import write_tensors
-from .adapter import AdaptedModel, Adapter
+from .adapter import AdaptedModel, Adapter, with_adapters
 from .lora import MOST_RANK, adapted, adapter_of, candidates, magnitudes, shapes_of
 
 TENSORS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
@@ -49,8 +49,7 @@ def save_adapters(model: Model, folder: str | Path, *, overwrite: bool = False) 
         OSError: they can't be written.
     """
     checks.instance("model", model, Model)
-    if not isinstance(model, AdaptedModel):
-        raise InputError("the model has no adapters; df.lora makes a model with some")
+    model = with_adapters(model)
     target = Path(checks.path("folder", folder))
     existing = [name for name in (TENSORS, SETTINGS) if (target / name).exists()]
     if existing and not overwrite:

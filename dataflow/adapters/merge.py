@@ -9,7 +9,7 @@ from ..host import checks
 from ..ir.types import Array
 from ..layers.layers import Layer, layers_of
 from ..model import Model, Parameter
-from .adapter import LEAST_SQUARE, AdaptedModel, Adapter, as_matrix
+from .adapter import LEAST_SQUARE, AdaptedModel, Adapter, as_matrix, with_adapters
 
 
 class MergedModel(Model):
@@ -34,20 +34,19 @@ def merge_lora(model: Model) -> MergedModel:
         ModelError: a weight is computed from others, as a quantized one is, or nodes that are no such layers read it.
     """
     checks.instance("model", model, Model)
-    if not isinstance(model, AdaptedModel):
-        raise InputError("the model has no adapters; df.lora makes a model with some")
-    arrays, base = model.arrays(), model.base
+    adapted = with_adapters(model)
+    arrays, base = adapted.arrays(), adapted.base
     layers = {layer.weight.name: layer for layer in layers_of(base.graph, base.aliases)}
     found = MergedModel(base.graph, aliases=base.aliases, source=base.source, specialize=base.specialize)
     base.copy_data(found)
-    found.metadata = dict(model.metadata)
-    changed = {name: arrays[name] for name in model.newest_names() if name in base.arrays()}
-    for adapter in model.adapters:
+    found.metadata = dict(adapted.metadata)
+    changed = {name: arrays[name] for name in adapted.newest_names() if name in base.arrays()}
+    for adapter in adapted.adapters:
         changed[adapter.weight] = merged_weight(adapter, layers[adapter.weight], arrays)
     values = {value.name: value for value in base.graph.initializers}
     for name, array in changed.items():
         Parameter(found, values[name], ()).set(array)  # constants too, which aren't parameters
-    found.adapted, found.merged_version = model, found.version
+    found.adapted, found.merged_version = adapted, found.version
     return found
 
 

@@ -217,8 +217,8 @@ class GraphBuilder:
                 outputs.append(self.value(given, type_, exact=True))
                 continue
             made_up = node_name if index == 0 else f"{node_name}:{index}"
-            if given is None and made_up in self._reserved:
-                made_up += "'"
+            if given is None:
+                made_up = self._unreserved(made_up)
             outputs.append(Value(_unique(self._names, made_up, self._reserved), type_, self))
         node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
         self._nodes.append(node)
@@ -241,9 +241,13 @@ class GraphBuilder:
         checks.text("the name of a value", name)
         if exact and name in self._names:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
-        if not exact and name in self._reserved:
+        return Value(self.unique(name if exact else self._unreserved(name)), type, self)
+
+    def _unreserved(self, name: str) -> str:
+        """``name``, with as many strokes behind it as are needed: passes before may have made up names with one."""
+        while name in self._reserved:
             name += "'"
-        return Value(self.unique(name), type, self)
+        return name
 
     def _like(self, value: Value) -> Value:
         """A value with the name and type of one of another graph."""

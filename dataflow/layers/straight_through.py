@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,26 @@ from ..ir.rewrite import rewrite
 from ..ir.types import Array, float32
 from ..ir.value import Value
 from ..model import Model
+from ..ops import quantized
 from ..ops.quantized import dequantize, quantize
 from ..ops.rules.quantized import limits
 from ..passes.dead_code import eliminate_dead_code
 
+_log = logging.getLogger("dataflow")
 _SHOWN = (quantize, dequantize, ops.reshape)
+_PRODUCTS = tuple(op for op in quantized.OPS if op not in (quantize, dequantize))
+_MOVING = (
+    *(ops.reshape, ops.transpose, ops.slice, ops.gather, ops.gather_elements, ops.gather_nd, ops.concat, ops.copy),
+    *(ops.broadcast_to, ops.pad, ops.where, ops.max_pool, ops.maximum, ops.minimum, ops.clip, ops.relu),
+)  # give the same numbers of floats as of integers
 
 
 def straight_through(model: Model) -> Model:
     """A model that gives the same results and can be trained through its pairs of QuantizeLinear and DequantizeLinear.
 
-    The gradient of a pair is 1 where x is rounded to a step and 0 where it is kept in the range (arXiv:1308.3432), as
-    in PyTorch's fake quantization. Stored floats that are quantized become parameters. Scales and zero points stay. A
-    file is saved with the nodes that it had.
+    The gradient is 1 where a value is rounded to a step and 0 where it is kept in the range (arXiv:1308.3432), as in
+    PyTorch's fake quantization; it also passes what only moves or selects integers between the two nodes. Stored floats
+    that are quantized become parameters. Scales and zero points stay. A file is saved with the nodes that it had.
 
     Args:
         model: in QDQ form; it is not changed.
@@ -42,37 +50,58 @@ def straight_through(model: Model) -> Model:
     graph = model.graph_with_data()
     pairs = _Pairs(graph)
     trained = {v: dataclasses.replace(data, role="parameter", trainable=True) for v, data in pairs.stored.items()}
-    changed = eliminate_dead_code(rewrite(graph, pairs.replace, initializers=trained))
+    changed = eliminate_dead_code(rewrite(graph, pairs.replace, initializers=trained), extras=False)
     if not pairs.count:
-        raise InputError(
-            "the model has no value that is quantized to integers and then dequantized with the same scale"
-        )
+        raise InputError("the model has no value that is quantized to integers and then dequantized")
+    if pairs.ends:
+        _log.warning(
+            "no gradient passes %d nodes that compute with integers, first %s: those of a file in QDQ form compute "
+            "with floats between DequantizeLinear and QuantizeLinear", len(pairs.ends), pairs.ends[0].describe(),
+        )  # fmt: skip
     return Model(changed, aliases=model.aliases, source=model.source, metadata=model.metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rounding:
-    """A float in steps, the zero point that was added to it once it was rounded, and the ends of the range."""
+    """A float in steps, the zero point that was added once it was rounded, that sum, and the ends of the range."""
 
     scaled: Value
     zero: Value | None
+    moved: Value
     low: Value
     high: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Integers as floats that have a gradient: steps from a zero point.
+
+    Attributes:
+        steps: float32.
+        zero: as a float that broadcasts against them; None where it is zero.
+        origin: the zero point as the graph had it, and the axis along which it lies.
+    """
+
+    steps: Value
+    zero: Value | None
+    origin: tuple[Value | None, int]
 
 
 class _Pairs:
     """Finds pairs while a graph is copied.
 
     Those of 8 and 16 bits are two nodes; others, of 4 bits, of scales by block, of floats of 16 bits, are nodes that
-    divide, round, keep in the range and cast, and then cast and multiply.
+    divide, round, keep in the range and cast, and then cast and multiply. Between the two there may be nodes that move
+    and select.
 
     Attributes:
         stored: float initializers that are quantized, with their data.
-        count: pairs found.
+        count: times that followed integers become floats again.
+        ends: nodes that compute with followed integers and have no gradient.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.count = 0
+        self.count, self.ends = 0, list[Node]()
         self._graph, self._makers, self._readers = graph, graph.producers(), graph.readers()
         self._rounded = {v: found for v in graph.values() if (found := self._rounding(v)) is not None}
         read = {node.inputs[0] for node in graph.nodes if node.op is quantize}
@@ -82,9 +111,9 @@ class _Pairs:
             for v, data in graph.initializers.items()
             if v in read and v.type.elements > 1 and not self._is_of_groups(v, data.array)
         }
-        self._quantized: dict[Value, tuple[Node, Value]] = {}  # by the integers: the node, and its new x
         self._new: dict[Value, Value] = {}
-        self._floats: dict[Value, Value] = {}  # by integers: the same numbers as floats, with a gradient
+        self._steps: dict[Value, _Steps] = {}  # by integers that were quantized in one node
+        self._floats: dict[Value, Value] = {}  # by others that come of such: the same numbers, with a gradient
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         """See ``Replace``."""
@@ -92,31 +121,77 @@ class _Pairs:
         self._new |= {
             old: new for old, new in zip(node.inputs, inputs, strict=True) if old is not None and new is not None
         }
-        if result is not None and result.type.dtype.is_int:
-            self._follow(builder, node, result, inputs)
-        source = node.inputs[0] if node.op is ops.cast else None
-        if result is not None and result.type.dtype.is_float and source is not None and source in self._floats:
-            self.count += 1
-            return (ops.cast(self._floats[source], to=result.type.dtype),)
-        if node.op is quantize and result is not None and inputs[0] is not None:
-            self._quantized[result] = node, inputs[0]
-        source = node.inputs[0] if node.op is dequantize else None
-        found = None if source is None else self._quantized.get(source)
-        if found is None or result is None or not self._alike(found[0], node):
+        source = node.inputs[0] if node.inputs else None
+        if result is None or source is None:
             return None
-        self.count += 1
-        x, (scale, zero) = found[1], inputs[1:]
-        assert scale is not None and zero is not None
-        low, high = limits(zero.type.dtype)
+        if node.op in _PRODUCTS and any(v in self._steps or v in self._floats for v in node.inputs):
+            self.ends.append(node)
+        if node.op is quantize:
+            return (self._quantized(builder, node, inputs, result),)
+        if node.op is dequantize:
+            y = self._dequantized(node, source, inputs)
+            if y is None:
+                return None
+            self.count += 1
+            builder.rename(y, result.name)
+            return (y,)
+        if result.type.dtype.is_int:
+            self._follow(builder, node, result, inputs)
+        elif node.op is ops.cast and result.type.dtype.is_float and (floats := self._numbers(source)) is not None:
+            self.count += 1
+            return (ops.cast(floats, to=result.type.dtype),)
+        return None
+
+    # ---- pairs of two nodes -------------------------------------------------------------------------------
+
+    def _quantized(self, builder: GraphBuilder, node: Node, inputs: Sequence[Value | None], result: Value) -> Value:
+        """The integers; enters their steps."""
+        integers = builder.add(node.op, inputs, node.attributes, name=node.name, output_names=[result.name]).outputs[0]
+        x, scale, origin = inputs
+        assert integers is not None and x is not None and scale is not None and origin is not None
         axis = node.attributes["axis"] % x.type.rank if x.type.rank else 0
-        along = [_along(v, x, axis) for v in (scale, ops.cast(zero, to=float32))]
-        ends = [ops.mul(ops.sub(end, along[1]), along[0]) for end in (low - 0.5, high + 0.5)]
-        kept = ops.minimum(ops.maximum(x, ends[0]), ends[1])
-        rounded = builder.add(node.op, inputs, node.attributes, name=node.name).outputs[0]
-        assert rounded is not None
-        y = ops.add(kept, ops.stop_gradient(ops.sub(rounded, kept)))
-        builder.rename(y, result.name)
-        return (y,)
+        zero = self._offset(node.inputs[2], origin, x, axis)
+        scaled = ops.div(x, self._scale(node.inputs[1], scale, x, axis))
+        exact = ops.cast(integers, to=float32)
+        low, high = (float(end) for end in limits(origin.type.dtype))
+        ends = (low, high) if zero is None else (ops.sub(low, zero), ops.sub(high, zero))
+        steps = _rounded(scaled, ops.round(scaled), ends, exact if zero is None else ops.sub(exact, zero))
+        self._steps[result] = _Steps(steps, zero, (node.inputs[2], axis))
+        return integers
+
+    def _dequantized(self, node: Node, source: Value, inputs: Sequence[Value | None]) -> Any:
+        """The floats of followed integers; None for others."""
+        _, scale, origin = inputs
+        assert scale is not None and origin is not None
+        axis = node.attributes["axis"] % source.type.rank if source.type.rank else 0
+        found = self._steps.get(source)
+        if found is not None and self._same(found.origin[0], node.inputs[2]) and found.origin[1] == axis:
+            steps: Any = found.steps
+        else:
+            steps = self._numbers(source)
+            if steps is None:
+                return None
+            zero = self._offset(node.inputs[2], origin, steps, axis)
+            steps = steps if zero is None else ops.sub(steps, zero)
+        return ops.mul(steps, self._scale(node.inputs[1], scale, steps, axis))
+
+    def _numbers(self, source: Value) -> Any:
+        """Followed integers as floats with a gradient; None for others."""
+        found = self._steps.get(source)
+        if found is None:
+            return self._floats.get(source)
+        return found.steps if found.zero is None else ops.add(found.steps, found.zero)
+
+    def _offset(self, old: Value | None, zero: Value, x: Value, axis: int) -> Any:
+        """A zero point as a float that broadcasts against x; None where it is stored as zero."""
+        stored = self._stored(old)
+        if stored is not None and not stored.any():
+            return None
+        return _along(ops.stop_gradient(ops.cast(zero, to=float32)), x, axis)
+
+    def _scale(self, old: Value | None, scale: Value, x: Value, axis: int) -> Any:
+        """A scale as it broadcasts against x; no gradient goes through one that is computed of what is quantized."""
+        return _along(scale if old in self._graph.initializers else ops.stop_gradient(scale), x, axis)
 
     # ---- pairs of several nodes ---------------------------------------------------------------------------
 
@@ -133,7 +208,9 @@ class _Pairs:
             first, zero = maker.inputs
             maker = None if first is None else self._makers.get(first)
         scaled = maker.inputs[0] if maker is not None and maker.op is ops.round else None
-        return None if scaled is None or low is None or high is None else _Rounding(scaled, zero, low, high)
+        if scaled is None or moved is None or low is None or high is None:
+            return None
+        return _Rounding(scaled, zero, moved, low, high)
 
     def _source(self, value: Value | None) -> Value | None:
         """What was divided by a scale."""
@@ -147,24 +224,33 @@ class _Pairs:
         """Enters the floats of integers that are a pair's, or come of them."""
         if result in self._rounded:
             found = self._rounded[result]
-            scaled, low, high = (self._new[v] for v in (found.scaled, found.low, found.high))
-            moved = scaled if found.zero is None else ops.add(scaled, self._new[found.zero])
-            kept = ops.minimum(ops.maximum(moved, ops.sub(low, 0.5)), ops.add(high, 0.5))
-            rounded = inputs[0]
-            assert rounded is not None
-            self._floats[result] = ops.add(kept, ops.stop_gradient(ops.sub(rounded, kept)))
-        source = node.inputs[0] if node.inputs else None
-        floats = None if source is None else self._floats.get(source)
-        if floats is None:
+            scaled, moved = self._new[found.scaled], self._new[found.moved]
+            shifted = scaled if found.zero is None else ops.add(scaled, self._new[found.zero])
+            exact = inputs[0]
+            assert exact is not None
+            self._floats[result] = _rounded(shifted, moved, (self._new[found.low], self._new[found.high]), exact)
             return
-        if node.op is ops.cast and result.type.dtype.bits > 8:
-            self._floats[result] = floats
-        elif node.op == ops.sub and inputs[1] is not None:
-            self._floats[result] = ops.sub(floats, ops.cast(inputs[1], to=floats.type.dtype))
-        elif node.op in (ops.reshape, ops.transpose):
-            view = builder.add(node.op, [floats, *inputs[1:]], node.attributes).outputs[0]
-            assert view is not None
-            self._floats[result] = view
+        known = [None if v is None else self._numbers(v) for v in node.inputs]
+        if all(floats is None for floats in known):
+            return
+        first, source = known[0], node.inputs[0]
+        if node.op is ops.cast and first is not None and result.type.dtype.bits > 8:
+            self._floats[result] = first
+        elif node.op == ops.sub and first is not None and inputs[1] is not None:
+            self._floats[result] = ops.sub(first, ops.cast(inputs[1], to=first.type.dtype))
+        elif node.op in _MOVING:
+            like = next(floats for floats in known if floats is not None).type.dtype
+            operands = [
+                new
+                if old is None or new is None or old.type.dtype != result.type.dtype
+                else ops.cast(new, to=like)
+                if floats is None
+                else floats
+                for old, new, floats in zip(node.inputs, inputs, known, strict=True)
+            ]
+            made = builder.add(node.op, operands, node.attributes).outputs[0]
+            assert made is not None and source is not None
+            self._floats[result] = made
 
     # ---- which stored floats become parameters ------------------------------------------------------------
 
@@ -199,11 +285,6 @@ class _Pairs:
             source = before.inputs[0]
         return False
 
-    def _alike(self, first: Node, second: Node) -> bool:
-        """Whether two nodes have the same scale and zero point along the same axis."""
-        same = all(self._same(a, b) for a, b in zip(first.inputs[1:], second.inputs[1:], strict=True))
-        return same and first.attributes["axis"] == second.attributes["axis"]
-
     def _same(self, a: Value | None, b: Value | None) -> bool:
         """Whether two values are one, or stored and equal, in whatever shape."""
         one, two = self._stored(a), self._stored(b)
@@ -214,6 +295,16 @@ class _Pairs:
             value = maker.inputs[0]
         data = None if value is None else self._graph.initializers.get(value)
         return None if data is None else data.array.reshape(-1)
+
+
+def _rounded(scaled: Value, steps: Value, ends: tuple[Any, Any], exact: Value) -> Any:
+    """``exact``, with the gradient of ``scaled`` where the steps to which that was rounded lie between the ends.
+
+    The difference of a float and the integer it is rounded to is exact, so the sum is that integer.
+    """
+    inside = ops.logical_and(ops.greater_equal(steps, ends[0]), ops.less_equal(steps, ends[1]))
+    kept = ops.where(inside, scaled, 0.0)
+    return ops.add(kept, ops.stop_gradient(ops.sub(exact, kept)))
 
 
 def _along(vector: Value, x: Value, axis: int) -> Any:

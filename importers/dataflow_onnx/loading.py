@@ -131,7 +131,7 @@ def _imported(
     )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more
-        graph = eliminate_dead_code(graph)
+        graph = eliminate_dead_code(graph, extras=False)
         aliases |= {value.name: names for value, names in importer.block_names.items()}
     complete = not graph.has_open_sizes and not graph.has(ops.deferred)
     again = None if complete else specialize

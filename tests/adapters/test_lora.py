@@ -514,3 +514,10 @@ def test_magnitudes_of_a_vector_that_is_read_as_a_column(tmp_path):
     given = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
     np.testing.assert_allclose(model(given)["y"], given["x"] @ [[1], [2], [3], [4]], rtol=1e-5)
     np.testing.assert_allclose(df.merge_lora(model)(given)["y"], model(given)["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("use", [df.merge_lora, lambda model: df.save_adapters(model, "unused")])
+def test_an_edited_model_says_that_edits_come_first(use):
+    model = df.lora(load(), targets=TARGETS)
+    with pytest.raises(df.InputError, match="edits of a model, such as with_outputs, come before"):
+        use(model.with_outputs(list(model.outputs)))

@@ -243,3 +243,32 @@ def test_weights_that_are_not_finite_are_refused():
     weight.set(np.full(weight.type.sizes, np.nan, np.float32))
     with pytest.raises(df.ModelError, match=r"'head.weight' has elements that are not finite"):
         df.quantize(model)
+
+
+def test_scales_of_a_quantized_table_get_no_adapter(tmp_path):
+    """GatherBlockQuantized looks up elements and scales: the latter are no embedding."""
+    rng = np.random.default_rng(0)
+    stored = {"table": rng.integers(0, 256, (20, 16)).astype(np.uint8), "w": rng.normal(size=(32, 3))}
+    stored["scales"] = rng.uniform(0.1, 1, (20, 2))
+    names = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16, "bits": 4, "domain": "com.microsoft"}
+    nodes = [
+        onnx.helper.make_node("GatherBlockQuantized", ["table", "ids", "scales"], ["e"], "/embed/Gather", **names),
+        onnx.helper.make_node("MatMul", ["e", "w"], ["y"], "/fc/MatMul"),
+    ]
+    types = [onnx.helper.make_tensor_value_info(n, k, s) for n, k, s in (("ids", 7, ["N", 5]), ("y", 1, ["N", 5, 3]))]
+    tensors = [
+        onnx.numpy_helper.from_array(a if a.dtype == np.uint8 else a.astype(np.float32), n) for n, a in stored.items()
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", types[:1], types[1:], tensors)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    model = df.lora(df.load(str(tmp_path / "m.onnx")), rank=2, targets="*")
+    assert [adapter.weight for adapter in model.adapters] == ["w"]
+    batch = {"ids": rng.integers(0, 20, (4, 5)), "labels": rng.integers(0, 3, (4, 5))}
+    with df.Trainer(model, optimizer=df.optim.AdamW(lr=0.1), metrics=[]) as trainer:
+        losses = [trainer.step(batch) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    df.save(model, tmp_path / "tuned.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "tuned.onnx", providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"ids": batch["ids"]})
+    np.testing.assert_allclose(y, model({"ids": batch["ids"]})["y"], rtol=1e-4, atol=1e-4)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx.reference
 import onnxruntime
 import pytest
 from onnx import helper
@@ -167,3 +168,62 @@ def test_ones_of_a_group_norm_stay(groups, tmp_path):
     model = df.straight_through(df.load(file))
     trained = {name for name, p in model.parameters.items() if p.trainable}
     assert trained == ({"w"} if groups else {"w", "one", "none"})
+
+
+def _stack(weights, pairs):
+    """x (batch, 2, 6, 6) through a convolution, a pool, a layer norm, an LSTM and a product, weights behind pairs."""
+    nodes, read = [], {}
+    for name, array in weights.items():
+        read[name] = name
+        if pairs and array.ndim > 1:
+            nodes += [
+                helper.make_node("QuantizeLinear", [name, f"{name}.s", "zero"], [f"{name}.q"]),
+                helper.make_node("DequantizeLinear", [f"{name}.q", f"{name}.s", "zero"], [f"{name}.d"]),
+            ]
+            read[name] = f"{name}.d"
+    nodes += [
+        helper.make_node("Conv", ["x", read["conv"]], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Reshape", ["p", "rows"], ["r"]),
+        helper.make_node("LayerNormalization", ["r", "gain"], ["n"]),
+        helper.make_node("Transpose", ["n"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["t", read["w"], read["u"]], ["", "h"], hidden_size=4),
+        helper.make_node("MatMul", ["h", read["last"]], ["y"]),
+    ]
+    kind = onnx.helper.np_dtype_to_tensor_dtype(weights["conv"].dtype)
+    tensors = [onnx.numpy_helper.from_array(a, n) for n, a in {**weights, "rows": np.array([0, 3, 4])}.items()]
+    if pairs:
+        scales = {f"{n}.s": np.float32(np.abs(a).max() / 120) for n, a in weights.items()}
+        tensors += [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in scales.items()]
+        tensors.append(onnx.numpy_helper.from_array(np.zeros((), np.int8), "zero"))
+    types = [helper.make_tensor_value_info(n, kind, s) for n, s in (("x", ["N", 2, 6, 6]), ("y", None))]
+    graph = helper.make_graph(nodes, "stack", types[:1], types[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_gradients_of_nodes_that_keep_more_than_their_result(tmp_path):
+    """Norms, pools and recurrences keep results for their gradient alone; against differences in float64."""
+    rng = np.random.default_rng(3)
+    shapes = {"conv": (3, 2, 3, 3), "gain": (4,), "w": (1, 16, 4), "u": (1, 16, 4), "last": (4, 2)}
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    x = rng.normal(size=(2, 2, 6, 6)).astype(np.float32)
+    file = tmp_path / "stack.onnx"
+    onnx.save(_stack(weights, True), file)
+    model = df.straight_through(df.load(str(file)))
+    with df.Trainer(model, loss=lambda g, outputs, batch: outputs["y"], metrics=[]) as trainer:
+        trainer.forward({"x": x})
+        trainer.backward()
+        found = {name: np.array(trainer.gradients[name]) / 4 for name in shapes}  # of the mean of four results
+        trainer.discard()
+    steps = {n: a if a.ndim == 1 else rounded(a, np.abs(a).max() / 120, 0, -128, 127)[0] for n, a in weights.items()}
+
+    def mean(name, index, change):
+        moved = {n: a.astype(np.float64) for n, a in steps.items()}
+        moved[name].flat[index] += change
+        evaluator = onnx.reference.ReferenceEvaluator(_stack(moved, False))
+        return evaluator.run(None, {"x": x.astype(np.float64)})[0].mean()
+
+    for name, array in weights.items():
+        for index in range(0, array.size, 5):
+            difference = (mean(name, index, 1e-5) - mean(name, index, -1e-5)) / 2e-5
+            assert found[name].flat[index] == pytest.approx(difference, rel=1e-3, abs=2e-5), (name, index)

@@ -142,6 +142,19 @@ def test_an_unclear_head_lists_the_candidates():
     assert df.replace_head(model, classes=2, at="first").outputs["y"].shape[1] == 2
 
 
+def test_a_head_of_quantized_weights_says_what_to_do():
+    g = df.GraphBuilder()
+    hidden = df.ops.relu(g.input("x", df.float32, ("n", 16)), name="hidden")
+    g.output("y", df.ops.matmul(hidden, g.parameter("w", np.ones((16, 3), np.float32))))
+    model = df.quantize(df.Model(g.build()), block=16)
+    for at in (None, "w"):
+        with pytest.raises(df.ModelError, match=r"with_outputs\(\[hidden\]\)\.append"):
+            df.replace_head(model, classes=2, at=at)
+    made = model.with_outputs(["hidden"])
+    made = made.append("y", lambda v: df.nn.linear(v.builder, v, 2, name="new"), of="hidden").with_outputs(["y"])
+    assert made({"x": np.ones((5, 16), np.float32)})["y"].shape == (5, 2)
+
+
 def by_hand():
     g = df.GraphBuilder("by hand")
     random = np.random.default_rng(0)

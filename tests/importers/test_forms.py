@@ -195,3 +195,13 @@ def test_names_that_a_file_uses_later_stay_free():
     stored = [g.initializer(name, np.zeros(2, np.float32)) for name in ("constant", "scalar")]
     assert [v.name for v in stored] == ["constant", "scalar"]
     assert not {v.name for v in made} & {"constant", "scalar"}
+
+
+def test_made_up_names_with_strokes_stay_free():
+    """A pass before made up the name with a stroke: what the next makes up has one more."""
+    g = df.GraphBuilder()
+    g.reserve(["constant", "constant'", "relu", "relu'"])
+    made = [g.constant(np.ones(2, np.float32))]
+    made.append(df.ops.relu(made[0]))
+    stored = [g.initializer(name, np.zeros(2, np.float32)) for name in ("constant", "constant'", "relu", "relu'")]
+    assert len({v.name for v in (*made, *stored)}) == 6

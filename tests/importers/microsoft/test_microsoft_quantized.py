@@ -108,6 +108,33 @@ def blocks(bits, rows, size, block=16):
     return q(np.uint8, rows, count, block * bits // 8), abs(f(rows, count)), q(np.uint8, rows, -(-count * bits // 8))
 
 
+def by_groups(bits):
+    """The product where each column has the scale and zero point of its group; onnxruntime leaves out the latter."""
+
+    def product(x, b, scales, zeros, groups, bias=None):
+        split = [(array[..., None] >> np.arange(0, 8, bits)) & ((1 << bits) - 1) for array in (b, zeros)]
+        elements, zeros = (array.reshape(5, -1).astype(np.float64) for array in split)
+        chosen = groups[: x.shape[-1]]
+        weight = (elements[:, : x.shape[-1]] - zeros[:, chosen]) * scales[:, chosen]
+        return [(x @ weight.T + (0 if bias is None else bias)).astype(np.float32)]
+
+    return product
+
+
+def in_groups(bits, loose):
+    """MatMulNBits whose columns are not in the order of their blocks."""
+    order = random.permutation(48).astype(np.int32) // 16
+    for size in (40, 48):  # of 40 columns the groups don't fill blocks
+        attributes = {"K": size, "N": 5, "block_size": 16, "bits": bits}
+        b, scales, zeros = blocks(bits, 5, size)
+        operands, how = [f(2, 3, size), b, scales, zeros, order[:size], f(5)], {"stored": (1, 2, 3, 4), **loose}
+        yield Case("MatMulNBits", operands, attributes, expected=by_groups(bits), **how)
+        if bits == 4:
+            yield Case("MatMulNBits", [*operands[:3], None, order[:size]], attributes, stored=(1, 2, 4), **loose)
+            in_order = (np.arange(size) // 16).astype(np.int32)
+            yield Case("MatMulNBits", [*operands[:3], None, in_order], attributes, stored=(1, 2, 4), **loose)
+
+
 def few_bits():
     loose = {"tolerance": (1e-3, 1e-4)}
     for bits in (4, 8, 2):
@@ -116,6 +143,7 @@ def few_bits():
         yield Case("MatMulNBits", [f(2, 3, 40), b, scales.reshape(-1)], attributes, stored=(1, 2), **loose)
         yield Case("MatMulNBits", [f(2, 3, 40), b, scales, zeros, None, f(5)], attributes, stored=(1, 2, 3), **loose)
         yield Case("MatMulNBits", [f(2, 3, 40), b, scales, zeros], attributes, **loose)
+        yield from in_groups(bits, loose)
     b, scales, _ = blocks(4, 5, 40)
     yield Case(
         "MatMulNBits", [f(3, 40), b, scales, f(5, 3)], {"K": 40, "N": 5, "block_size": 16}, stored=(1, 2, 3), **loose

@@ -100,30 +100,55 @@ def MatMulNBits(
     bits: int = 4,
     weight_prepacked: int = 0,
 ) -> Any:
-    """The product with the transpose of a matrix (N, K) that is quantized in blocks along K."""
-    if g_idx is not None or weight_prepacked:
-        raise ModelError("g_idx and a layout of one device are not supported; expected blocks in order")
+    """The product with the transpose of a matrix (N, K) that is quantized in blocks along K.
+
+    ``g_idx`` says which block's scale and zero point each column has (GPTQ's act-order). Where that isn't in order the
+    weight is a matrix of floats: columns that were moved would be others to adapters.
+    """
+    if weight_prepacked:
+        raise ModelError("a layout of one device is not supported; expected blocks as they are")
     if block_size < 16 or block_size & (block_size - 1) or K < 1 or N < 1:
         raise ModelError(
             f"block_size is {block_size}, K {K}, N {N}; expected a power of 2 from 16 on, and sizes from 1 on"
         )
     count = -(-K // block_size)
-    y = _in_blocks(c, a, b, scales, zero_points, K, N, block_size, bits)
+    groups = None if g_idx is None else _groups(c, g_idx, K, block_size)
+    y = None if groups is not None else _in_blocks(c, a, b, scales, zero_points, K, N, block_size, bits)
     if y is not None:
         return y if bias is None else ops.add(y, c.weight(bias))
     elements = _rows(c, b, bits, "B", N, count * block_size)
     if c.value(scales).type.elements != N * count:
         raise ModelError(f"B is {b.type} and its scales {c.value(scales).type}; expected {N} rows of {count} blocks")
-    weight = _dequantized(
-        elements,
-        ops.reshape(c.value(scales), shape=(N, count)),
-        _zero_points(c, zero_points, bits, N, count),
-    )
-    if count * block_size != K:
+    factors = ops.reshape(c.value(scales), shape=(N, count))
+    origins = _zero_points(c, zero_points, bits, N, count)
+    if count * block_size != K and groups is not None:
+        elements = slice_axis(elements, 1, 0, K)
+    if groups is not None:  # a block for each column
+        chosen = c.builder.constant(groups)
+        factors = ops.gather(factors, chosen, axis=1)
+        origins = ops.gather(origins, chosen, axis=1) if origins.type.rank else origins
+    weight = _dequantized(elements, factors, origins)
+    if count * block_size != K and groups is None:
         weight = slice_axis(weight, 1, 0, K)
     weight = cast_to(ops.transpose(weight, perm=(1, 0)), c.value(a).type.dtype)
     y = MatMul(c, a, Tensor(b.name, weight))
     return y if bias is None else ops.add(y, c.weight(bias))
+
+
+def _groups(c: Importer, g_idx: T, size: int, block: int) -> Array | None:
+    """The block of each column; None where they are in order.
+
+    Raises:
+        ModelError: they are not stored, too few, or name no block.
+    """
+    array = c.constant(g_idx)
+    count = -(-size // block)
+    if array is None or array.ndim != 1 or array.size not in (size, count * block):
+        raise ModelError(f"g_idx is {g_idx.type}; expected a stored vector with a block for each of {size} columns")
+    groups = array[:size].astype(np.int64)
+    if groups.min() < 0 or groups.max() >= count:
+        raise ModelError(f"g_idx names the blocks {groups.min()} to {groups.max()}; there are {count}")
+    return None if np.array_equal(groups, np.arange(size) // block) else groups
 
 
 def _in_blocks(c: Importer, a: T, b: T, scales: T, zeros: T | None, size: int, rows: int, block: int, bits: int) -> Any:
@@ -250,5 +275,8 @@ def GatherBlockQuantized(
     else:
         zeros = _zero_points(c, zero_points, bits, rows, count)
     zeros = ops.gather(zeros, index, axis=0) if zeros.type.rank else zeros
-    chosen = _dequantized(ops.gather(padded, index, axis=0), ops.gather(factors, index, axis=0), zeros)
+    # Of three axes: of two they would be an embedding to adapters, which would train scales.
+    lifted = ops.gather(ops.reshape(factors, shape=(rows, 1, count)), index, axis=0)
+    factor = ops.reshape(lifted, shape=(*index.type.shape, count))
+    chosen = _dequantized(ops.gather(padded, index, axis=0), factor, zeros)
     return cast_to(slice_axis(chosen, -1, 0, size), factors.type.dtype)
