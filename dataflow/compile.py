@@ -16,6 +16,7 @@ from .ir.kernel import HOST
 from .ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState
 from .ir.plan import Plan
 from .ir.types import DType, bfloat16
+from .lower.declared import check_declared
 from .lower.lowering import lower
 from .lower.placement import targets_of
 from .passes.narrow_storage import narrow_storage
@@ -45,7 +46,12 @@ class Compiled:
 
 
 def to_differentiate(graph: Graph, placement: Placement, registry: Registry, mutable: Collection[str]) -> Graph:
-    """A bound graph as its gradient is built from it."""
+    """A bound graph as its gradient is built from it.
+
+    Raises:
+        PluginError: a plugin's pass fails, or an op isn't the one whose kernels the registry has.
+    """
+    check_declared(graph.nodes, registry)
     return run_phases(registry.passes, ["differentiate"], graph, _context(placement, registry, mutable))
 
 
@@ -89,8 +95,9 @@ def lowered_graph(
 
     Raises:
         ModelError: no device takes a node.
-        PluginError: a plugin's pass fails.
+        PluginError: a plugin's pass fails, or an op isn't the one whose kernels the registry has.
     """
+    check_declared(graph.nodes, registry)
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable, precision))
     if storage is not None:

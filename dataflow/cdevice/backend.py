@@ -14,7 +14,7 @@ from ..plugin.device import Precision, Refused
 from .abi import CData, Tables, empty_held, member, text_of
 from .compilations import Compilations, Compiled, key_of
 from .host_memory import address_of, is_shown
-from .prepared import PreparedKernel, PreparedKernels, algorithm_number, algorithms_of, prepacks_of, record_of
+from .prepared import PreparedKernel, PreparedKernels, algorithm_number, algorithms_of, prepacks_of
 from .segment_tables import SegmentTables
 from .sequence import CopyItem, NativeItems
 from .status import raise_error
@@ -178,7 +178,7 @@ class CBackend:
     ) -> list[PreparedKernel]:
         """Workspace, prepacks and state for each node, chosen by its kernel; see ``dataflow.plugin.device.Backend``."""
         plain = PreparedKernel(0, (), ffi.NULL, None)
-        prepares = {kernel: record_of(kernel).prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
+        prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
         chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
         found = [plain] * len(nodes)
         if chosen:

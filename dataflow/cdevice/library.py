@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,11 @@ class CDevice:
         """A record for each of the library's kernels."""
         return [_kernel(self._device.kernels[i]) for i in range(self._device.n_kernels)]
 
+    def misfit(self, kernel: Kernel) -> str | None:
+        """Why the device can't run a kernel that somebody offers for it, or None."""
+        known = hasattr(kernel.code, "run")  # a function of Python has none
+        return None if known else f"is {kernel.code!r}; those for a device in C are records of C, from kernels_of"
+
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> CBackend:
         """The open device.
 
@@ -108,6 +114,7 @@ class CDevice:
         return member(self._device, name)
 
 
+_PAIR = re.compile(r"(\d+)<(\d+)")
 _NOT_GIVEN = -(2**63)
 _MOST_ANSWERS = 1024  # that are remembered, per kernel
 _UNKNOWN = "unknown"
@@ -145,15 +152,21 @@ class _Accepts:
 
 
 def _kernel(record: CData) -> Kernel:
-    inputs, outputs = parse_operands(text_of(record.operands))
-    pairs = [p.split("<") for p in text_of(record.inplace).replace(" ", "").split(",") if p]
+    name, overwritten = text_of(record.name), text_of(record.inplace)
+    try:
+        inputs, outputs = parse_operands(text_of(record.operands))
+    except PluginError as error:
+        raise PluginError(f"kernel {name!r}: {error}") from None
+    pairs = [_PAIR.fullmatch(pair) for pair in overwritten.replace(" ", "").split(",") if pair]
+    if None in pairs:
+        raise PluginError(f"kernel {name!r}: inplace is {overwritten!r}; expected pairs such as '0<0,0<1'")
     return Kernel(
         op=text_of(record.op),
-        name=text_of(record.name),
+        name=name,
         inputs=inputs,
         outputs=outputs,
         code=record,
-        inplace=tuple((int(a), int(b)) for a, b in pairs),
+        inplace=tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair is not None),
         priority=int(record.priority),
         accepts=_Accepts(record) if record.accepts != ffi.NULL else None,
         capturable=bool(record.capturable),

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import PluginError
-from ..ir.kernel import Kernel
 from ..plugin.device import PrepackRequest
 from .abi import CData, Tables, text_of
 
@@ -29,21 +27,6 @@ class PreparedKernel:
     owner: PreparedKernels | None
     algorithms: tuple[str, ...] = ()
     algorithm: str = ""
-
-
-def record_of(kernel: Kernel) -> CData:
-    """The ``df_kernel`` of a kernel.
-
-    Raises:
-        PluginError: it has none.
-    """
-    if not hasattr(kernel.code, "run"):  # a function of Python
-        raise PluginError(
-            f"the kernel {kernel.name!r} of the plugin {kernel.plugin} is {kernel.code!r}; those for a device in C are "
-            "records of C, from kernels_of"
-        )
-    code: CData = kernel.code
-    return code
 
 
 def prepacks_of(owner: PreparedKernels, index: int) -> Iterator[PrepackRequest]:

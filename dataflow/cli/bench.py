@@ -72,6 +72,7 @@ def bench(
     """
     from ..execute.execution import thread_count
     from ..session import Session
+    from .roofline import described
     from .trace import trace_events
 
     how = execution(options)
@@ -99,7 +100,7 @@ def bench(
         _print(name, profile, rooflines, nodes)
     click.echo(f"medians of {rounds} rounds, {count} threads")
     for device, most in rooflines.items():
-        click.echo(f"roofline of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
+        click.echo(f"roofline of {device}: {described(most)}")
     if trace is not None:
         click.echo(f"wrote {trace}; it opens in ui.perfetto.dev")
 
@@ -181,6 +182,8 @@ def _print(name: str, profile: Profile, rooflines: Mapping[str, Roofline], nodes
     from rich.console import Console
     from rich.table import Table
 
+    from .roofline import percent
+
     total = profile.step_seconds
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("op", "device", "node" if nodes else "count"):
@@ -199,8 +202,8 @@ def _print(name: str, profile: Profile, rooflines: Mapping[str, Roofline], nodes
             f"{figures['share']:.1%}",
             f"{row.operations / 1e6:.3g}",
             f"{row.bytes / 1e6:.3g}",
-            f"{figures['arithmetic']:.1%}",
-            f"{figures['bandwidth']:.1%}",
+            percent(figures["arithmetic"]),
+            percent(figures["bandwidth"]),
         )
     console = Console(file=sys.stdout)
     if not console.is_terminal:

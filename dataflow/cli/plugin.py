@@ -95,7 +95,7 @@ def _time(name: str, select: str | None, against: str | None, rounds: int, as_js
     """Times samples, and prints or writes a line each."""
     from ..plugin.registry import default_registry
     from .plugin_times import devices_and_ops, sample_times
-    from .roofline import measure_roofline
+    from .roofline import described, measure_roofline
 
     registry = default_registry()
     devices, op = devices_and_ops(name, registry)
@@ -115,19 +115,20 @@ def _time(name: str, select: str | None, against: str | None, rounds: int, as_js
         return
     _print_times(found, against)
     for device, most in rooflines.items():
-        click.echo(f"roofline of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
+        click.echo(f"roofline of {device}: {described(most)}")
 
 
 def _print_times(found: Sequence[SampleTime], against: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from .roofline import percent
+
     compared = [] if against is None else [f"us on {against}", "times"]
     table = Table("sample", "kernel", "us", "of roofline", *compared, box=None)
     for time in found:
         other = [] if time.against is None else [f"{time.against * 1e6:.2f}", f"{time.against / time.seconds:.2f}"]
-        share = "" if time.share != time.share else f"{time.share:.1%}"
-        table.add_row(time.sample, time.kernel, f"{time.seconds * 1e6:.2f}", share, *other)
+        table.add_row(time.sample, time.kernel, f"{time.seconds * 1e6:.2f}", percent(time.share), *other)
     Console(highlight=False, width=150).print(table)
 
 

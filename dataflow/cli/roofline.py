@@ -41,6 +41,8 @@ def measure_roofline(
 ) -> Roofline:
     """The roofline of a device: the fastest of some matrix products, and a copy of 64 MB; nan where it has no kernel.
 
+    The copy is a negation.
+
     Args:
         device: id.
         threads: as for Session.
@@ -58,7 +60,10 @@ def measure_roofline(
         g = GraphBuilder()
         given = [g.parameter(f"w{index}", array) for index, array in enumerate(more)]
         g.output("y", op(g.input("x", float32, x), *given))
-        session = Session(g.build(), [device], threads=threads, precision=precision, registry=registry)
+        # What runs elsewhere isn't timed, and is no news to who asked about another model.
+        session = Session(
+            g.build(), [device], threads=threads, precision=precision, registry=registry, fallback="allow"
+        )
         steps = session.profile(np.full(x, 0.5, np.float32), rounds=rounds).steps
         return min((step.fastest for step in steps if step.kernel and step.device == device), default=math.nan)
 
@@ -68,3 +73,17 @@ def measure_roofline(
         rates.append(2 * size**3 / seconds)
         size *= 2
     return Roofline(max(rates), 2 * COPIED / fastest(ops.neg, (COPIED // 4,)))
+
+
+def described(roofline: Roofline) -> str:
+    """Its figures; a device that has no kernel for what would be timed has none."""
+    flops, bandwidth = roofline.flops / 1e9, roofline.bandwidth / 1e9
+    return (
+        f"{'no kernel of matmul' if math.isnan(flops) else f'{flops:.4g} GFLOP/s'}, "
+        f"{'no kernel of neg' if math.isnan(bandwidth) else f'{bandwidth:.4g} GB/s'}"
+    )
+
+
+def percent(share: float) -> str:
+    """A share of a roofline, or nothing where that isn't known."""
+    return "" if math.isnan(share) else f"{share:.1%}"

@@ -14,6 +14,7 @@ from ..errors import Cancelled, DataflowError, InputError, PluginError
 from ..host.limits import limited
 from ..host.strings import numbers_of, strings_of
 from ..ir.graph import Node
+from ..ir.kernel import Kernel
 from ..ir.lowered import BaseTensor, LoweredNode
 from ..ir.op import Attribute
 from ..ir.operand import Operand
@@ -39,6 +40,10 @@ class PythonDevice(Device):
         if options:
             raise InputError(f"device {self.name!r} has no option {next(iter(options))!r}")
         return PythonBackend()
+
+    def misfit(self, kernel: Kernel) -> str | None:
+        """Why the device can't run a kernel that somebody offers for it, or None."""
+        return None if callable(kernel.code) else f"is {kernel.code!r}; a device in Python runs functions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +133,22 @@ def _read_only(operand: Any) -> Any:
 
 
 def _put_result(step: Step, target: Any, result: Any) -> None:
-    """Copies a result to where it belongs; raises PluginError where it has another shape."""
-    shape = np.shape(result)
+    """Copies a result to where it belongs; raises PluginError where it has another shape, or no numbers of its kind."""
+    shape, expected, gave = np.shape(result), str(list(target.shape)), ""
     if shape != target.shape:
-        assert step.kernel is not None
         gave = "None" if result is None else f"a result of shape {list(shape)}"
-        raise PluginError(
-            f"{step.node.describe()}: kernel {step.kernel.name!r} gave {gave}; expected {list(target.shape)}"
-        )
+    elif _loses(found := np.asarray(result).dtype, target.dtype):
+        gave, expected = f"a result of {found}", str(target.dtype)
+    if gave:
+        assert step.kernel is not None
+        raise PluginError(f"{step.node.describe()}: kernel {step.kernel.name!r} gave {gave}; expected {expected}")
     target[...] = result
+
+
+def _loses(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether a cast would lose more than digits: imaginary parts, fractions, or what a text says."""
+    kinds = {"c": "fiub", "f": "iub", "U": "cfiub", "S": "cfiub"}
+    return wanted.kind in kinds.get(given.kind, "")
 
 
 def _code_of(step: Step) -> Callable[..., Any]:
@@ -173,6 +185,7 @@ def call_kernel(
 
     Raises:
         DataflowError: the function refuses its data; names the node.
+        PluginError: it gave fewer results than the node has.
     """
     bodies = {"bodies": node.bodies} if node.op.bodies else {}
     try:
@@ -183,4 +196,10 @@ def call_kernel(
             raise type(error)(f"{node.describe()}: {error}") from None
         error.add_note(f"in a kernel of {node.describe()}")
         raise
-    return found if isinstance(found, tuple) else (found,)
+    results = found if isinstance(found, tuple) else (found,)
+    needed = max((number for number, value in enumerate(node.outputs, 1) if value is not None), default=0)
+    if len(results) < needed:
+        raise PluginError(
+            f"{node.describe()}: a kernel of it gave {len(results)} of {needed} results; expected a tuple of all"
+        )
+    return results

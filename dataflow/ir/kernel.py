@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataflowError, PluginError, failure
+from .declaration import unpaired
 from .graph import Node
 from .substitution import answered
 from .types import DTYPES, DType
@@ -111,6 +112,10 @@ class Kernel:
         for side, specs in (("inputs", self.inputs), ("outputs", self.outputs)):
             if not isinstance(specs, (tuple, list)) or not all(isinstance(spec, OperandSpec) for spec in specs):
                 raise TypeError(f"kernel {self.name!r}: {side} are {specs!r}; expected a tuple of OperandSpec")
+        pair = unpaired(self.inplace, self.inputs, self.outputs)
+        if pair is not None:
+            expected = "numbers of an output and of an input that it has"
+            raise PluginError(f"kernel {self.name!r}: inplace has {pair!r}; expected {expected}")
 
     def refuses(self, node: Node) -> str | None:
         """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""
@@ -136,6 +141,10 @@ class Kernel:
             raise
         except Exception as error:
             raise failure(f"{node.describe()}: accepts of the kernel {self.name!r}", error) from error
+        if answer is not None and not isinstance(answer, str):
+            raise PluginError(
+                f"{node.describe()}: accepts of the kernel {self.name!r} gave {answer!r}; expected a reason, or None"
+            )
         return answer
 
     def input_spec(self, index: int) -> OperandSpec:

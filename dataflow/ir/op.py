@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import InputError, PluginError
 from ..host import checks
+from .declaration import fault_of
 from .dims import Dim
 from .op_help import Declared, Documentation
 from .tracing import Traced
@@ -135,6 +136,11 @@ class AnyOp:
     gate: int | None = None
     doc: str = ""
 
+    def __post_init__(self) -> None:
+        fault = fault_of(self.name, self.inputs, self.outputs, self.attributes, self.inplace, self.effects, self.infer)
+        if fault is not None:
+            raise PluginError(f"op {self.name!r}: {fault}")
+
     def output_names(self, node: Use) -> list[str]:
         """A declared name per output of ``node``; a repeated one as often as it occurs."""
         if len(node.outputs) == len(self.outputs):
@@ -237,6 +243,7 @@ class Op(AnyOp):
     """A declaration of one result, beside extra ones; see ``AnyOp`` for the attributes."""
 
     def __post_init__(self) -> None:
+        AnyOp.__post_init__(self)  # slots make another class of it, of which super() doesn't know
         if _results(self.outputs) != 1 or self.outputs[0].startswith("+"):
             raise PluginError(f"op {self.name!r}: its results are {', '.join(self.outputs)}; declare it as MultiOp")
 

@@ -16,6 +16,7 @@ from ..ops.control_flow import OPS as CONTROL_FLOW
 from ..ops.control_flow import loop
 from ..passes.dead_code import eliminate_dead_code
 from ..plugin.registry import Registry
+from .declared import check_declared
 from .placement import Pins
 
 
@@ -49,8 +50,9 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
 
     Raises:
         ModelError: no device takes a node; the message lists every such node with reasons.
-        PluginError: two kernels of one plugin and priority take the same node.
+        PluginError: two kernels of one plugin and priority take the same node, or its op isn't the one of its name.
     """
+    check_declared(graph.nodes, registry)  # decompositions have nodes that the graph of the user hadn't
     choices: dict[Node, Choice] = {}
     known: dict[object, Choice | None] = {}  # by op and dtypes, where no kernel looks further
     refusals: dict[tuple[str, str], str] = {}

@@ -219,7 +219,8 @@ class Backend(Protocol):
 class Device(Protocol):
     """A device that a plugin offers; making one opens nothing and never raises.
 
-    A class that derives from this has the attributes that it doesn't set.
+    A class that derives from this has the attributes that it doesn't set. One may have ``misfit(kernel)`` too, which
+    gives the reason why it can't run a kernel that is offered for it, or None: the plugin is set aside.
 
     Attributes:
         name: as users type it.

@@ -63,10 +63,12 @@ class Offers:
         self._passes: list[tuple[str, Pass]] = [*hooks.offers("dataflow_passes", Pass)]
         self._check_devices()
         self._kernels = [(device, self._ask(name, device)) for name, device in self._live("dataflow_devices")]
+        self._contested: dict[str, tuple[str, str]] = {}  # ops that several plugins declare: by name who
         known = -1
         while known != len(hooks.problems):  # one that is set aside may have brought what another needs
             known = len(hooks.problems)
             self._check_unique()
+            self._check_contested()
             self._check_passes()
             self._check_reference()
             self._check_definitions()
@@ -110,8 +112,18 @@ class Offers:
             if wrong is not None:
                 raise TypeError(f"expected Kernel records, got {wrong}")
             kernels += self._hooks.offers("dataflow_kernels", Kernel, device=device)
+            for owner, kernel in kernels:
+                self._check_kernel(owner, device, kernel)
             return [(owner, dataclasses.replace(kernel, plugin=owner)) for owner, kernel in kernels]
         return []
+
+    def _check_kernel(self, owner: str, device: Device, kernel: Kernel) -> None:
+        """Sets the plugin aside whose kernel a device says that it can't run."""
+        misfit = getattr(device, "misfit", None)
+        with self._hooks.guarded(owner, f"kernels for the device {device.name}"):
+            problem = None if misfit is None else misfit(kernel)
+            if problem is not None:
+                self._hooks.set_aside(owner, f"its kernel {kernel.name!r} for the device {device.name} {problem}")
 
     def _check_devices(self) -> None:
         for name, device in self._live("dataflow_devices"):
@@ -136,10 +148,21 @@ class Offers:
                         known = owners.get((hook, key(record)), offered.get((hook, key(record))))
                         if known is not None:
                             both = f"by {known} and by {name}"
+                            if hook == "dataflow_ops" and known not in (CORE, name):
+                                self._contested[key(record)] = known, name
                             self._hooks.set_aside(name, f"{kind} {key(record)!r} is offered twice: {both}")
                         offered[hook, key(record)] = name
             if name not in self._hooks.problems:
                 owners |= offered
+
+    def _check_contested(self) -> None:
+        """Kernels know ops by name: one of a third plugin computes either of two, and nobody knows which."""
+        for _, kernels in self._kernels:
+            for name, kernel in kernels:
+                known, other = self._contested.get(kernel.op, (name, ""))
+                if known != name and name not in self._hooks.problems:
+                    offered = f"it has a kernel of the op {kernel.op!r}, which {known} and {other} declare"
+                    self._hooks.set_aside(name, f"{offered}; leave one of them out, DATAFLOW_PLUGINS=-{known}")
 
     def _check_passes(self) -> None:
         """Sets the fewest plugins aside without which the passes can be ordered, of these the latest."""

@@ -27,7 +27,7 @@ def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array, addend
 def _conv_clip(attributes: Attributes, *operands: Array) -> Array:
     window = {key: value for key, value in attributes.items() if key != "high"}
     result: Array = np.clip(conv(window, *operands), 0.0, attributes["high"])
-    return result
+    return result.astype(operands[0].dtype)  # integers are clipped as float64
 
 
 def _conv_relu_max_pool(attributes: Attributes, *operands: Array) -> Array:

@@ -10,7 +10,7 @@ from .arrays import Array, Attributes, Code, upcast
 def _cumsum(attributes: Attributes, x: Array) -> Array:
     axis = attributes["axis"] % x.ndim
     z = np.flip(upcast(x), axis) if attributes["reverse"] else upcast(x)
-    total = np.cumsum(z, axis=axis)
+    total = np.cumsum(z, axis=axis, dtype=np.float64 if z.dtype == np.float32 else None)  # one rounding, not thousands
     if attributes["exclusive"]:
         total = np.roll(total, 1, axis)
         total[tuple(slice(0, 1) if i == axis else slice(None) for i in range(x.ndim))] = 0

@@ -10,7 +10,7 @@ from onnx import parser
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import bench as command
-from dataflow.cli.roofline import Roofline, measure_roofline
+from dataflow.cli.roofline import Roofline, described, measure_roofline, percent
 from dataflow.cli.trace import trace_events
 from dataflow_onnx.loading import load_bytes
 from tests.support import RECORDINGS, recording
@@ -157,7 +157,7 @@ def test_transfers_and_waits_are_on_the_track_of_their_device(remote):
     check_trace(trace_events(profile), profile)
 
 
-def test_rooflines_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
+def test_rooflines_are_what_a_product_and_a_copy_reach(monkeypatch, remote, caplog):
     monkeypatch.setattr("dataflow.cli.roofline.LONG", 1e-9)
     monkeypatch.setattr("dataflow.cli.roofline.COPIED", 1 << 20)
     found = measure_roofline("cpu", 1, rounds=2)
@@ -168,6 +168,10 @@ def test_rooflines_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
     other = measure_roofline("remote", rounds=1, registry=remote)  # it multiplies, but has no negation
     assert other.flops > 0
     assert np.isnan(other.bandwidth)
+    assert described(other).endswith(" GFLOP/s, no kernel of neg")
+    assert described(Roofline(np.nan, 2e9)) == "no kernel of matmul, 2 GB/s"
+    assert [percent(0.25), percent(np.nan)] == ["25.0%", ""]
+    assert not caplog.records  # it is no news that the rest ran elsewhere
 
 
 # ---- the command -------------------------------------------------------------------------------------

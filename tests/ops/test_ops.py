@@ -408,3 +408,12 @@ def test_every_op_shows_its_declaration_to_help() -> None:
     inspect.signature(df.ops.concat).bind(1, 2, 3, axis=0)
     assert [inspect.getdoc(kind).split()[0] for kind in (df.Op, df.MultiOp)] == ["A", "A"]
     assert [*inspect.signature(df.Op).parameters][:3] == ["name", "inputs", "infer"]
+
+
+def test_a_running_sum_of_the_reference_is_rounded_once():
+    """Sums of thousands of one value, each rounded to float32, were off by a ten thousandth."""
+    x = np.full((1, 17001), 0.49252, np.float32)
+    g = df.GraphBuilder()
+    g.output("y", df.ops.cumsum(g.input("x", df.float32, x.shape), axis=1))
+    found = df.Session(df.Model(g.build()), ["numpy"]).run({"x": x})["y"]
+    np.testing.assert_allclose(found, np.cumsum(x, 1, np.float64), rtol=1e-7)

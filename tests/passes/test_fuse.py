@@ -263,7 +263,7 @@ def refused(build, inputs=("x",)):
         @hookimpl
         def dataflow_kernels(self, device):
             (spec,) = device.kernels()[0].inputs if device.name == "numpy" else (None,)
-            return [df.Kernel("other", "other", (spec,), (spec,), None)] if spec else []
+            return [df.Kernel("other", "other", (spec,), (spec,), gate)] if spec else []
 
     graph, _ = around(lambda g, x: g.output("y", gate(x)), (2,))
     with pytest.raises(df.PluginError) as caught:

@@ -1,6 +1,7 @@
 """Mistakes that authors of plugins make end in errors that name what made them, and stop no other model."""
 
 import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ from onnx import helper
 
 import dataflow as df
 from dataflow.errors import GradientError, InputError, PluginError
-from dataflow.plugin import Converter, Format, Kernel, Op, OperandSpec, PythonDevice, hookimpl
+from dataflow.plugin import Converter, Format, Kernel, MultiOp, Op, OperandSpec, PythonDevice, devices_of, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing import check_plugin
 from dataflow.testing.freshness import stale_library
@@ -53,9 +54,11 @@ def model_of(build, *shapes):
         (lambda at, x: x[:1], r"gave a result of shape \[1, 3\]; expected \[2, 3\]"),
         (lambda at, x: None, r"gave None; expected \[2, 3\]"),
         (lambda at, x: 1.0, r"gave a result of shape \[\]; expected \[2, 3\]"),
+        (lambda at, x: x + 1j, "gave a result of complex64; expected float32"),
+        (lambda at, x: x.astype(str), "gave a result of <U32; expected float32"),
     ],
 )
-def test_a_python_kernel_that_gives_another_shape(given, text):
+def test_a_python_kernel_that_gives_another_shape_or_no_such_numbers(given, text):
     class Half(PythonDevice):
         name = "half"
 
@@ -66,6 +69,70 @@ def test_a_python_kernel_that_gives_another_shape(given, text):
     session = df.Session(model_of(df.ops.relu, ("n", 3)), ["half", "cpu"], registry=registry)
     with pytest.raises(PluginError, match=f"relu.*kernel 'half a relu' {text}"):
         session.run(np.ones((2, 3), np.float32))
+
+
+def test_a_python_kernel_may_give_numbers_of_other_widths_but_no_fractions_of_integers():
+    class Halves(PythonDevice):
+        name = "halves"
+
+        def kernels(self):
+            return [Kernel("relu", "half", (ANY,), (ANY,), lambda at, x: np.asarray(x / 2, np.float64))]
+
+    registry = load([plugin(dataflow_devices=lambda: [Halves()])])
+    session = df.Session(model_of(df.ops.relu, ("n", 3)), ["halves", "cpu"], registry=registry)
+    np.testing.assert_array_equal(session.run(np.float32([[1, 2, 3]]))["y"], np.float32([[0.5, 1, 1.5]]))
+    g = df.GraphBuilder()
+    g.output("y", df.ops.relu(g.input("x", df.int32, (3,))))
+    with pytest.raises(PluginError, match="kernel 'half' gave a result of float64; expected int32"):
+        df.Session(df.Model(g.build()), ["halves", "cpu"], registry=registry).run(np.int32([1, 2, 3]))
+
+
+def test_a_python_kernel_that_gives_too_few_results():
+    both = MultiOp("both_of_mine", ("x",), lambda x: (x, x), outputs=("a", "b"), decompose=lambda x: (x, df.ops.neg(x)))
+
+    class One(PythonDevice):
+        name = "one"
+
+        def kernels(self):
+            return [Kernel("both_of_mine", "one of both", (ANY,), (ANY, ANY), lambda at, x: [x, -x])]
+
+    registry = load([plugin(dataflow_ops=lambda: [both], dataflow_devices=lambda: [One()])])
+    session = df.Session(model_of(lambda x: df.ops.add(*both(x)), (3,)), ["one", "cpu"], registry=registry)
+    with pytest.raises(PluginError, match=r"both_of_mine.*gave 1 of 2 results; expected a tuple of all"):
+        session.run(np.ones(3, np.float32))
+
+
+def test_a_kernel_that_its_device_can_not_run_sets_its_plugin_aside():
+    def kernels(device):
+        return [Kernel("relu", "a relu", (ANY,), (ANY,), lambda at, x: x, priority=1)] if device.name == "cpu" else []
+
+    class Mute(PythonDevice):
+        name = "mute"
+
+        def kernels(self):
+            return [Kernel("relu", "no relu", (ANY,), (ANY,), "relu")]
+
+    registry = load([plugin("of_python", dataflow_kernels=kernels), plugin("mute", dataflow_devices=lambda: [Mute()])])
+    found = {p.name: p.problem for p in registry.plugins if p.problem}
+    assert found.keys() == {"of_python", "mute"}
+    assert found["of_python"].startswith("its kernel 'a relu' for the device cpu is <function ")
+    assert found["of_python"].endswith("those for a device in C are records of C, from kernels_of")
+    assert found["mute"] == "its kernel 'no relu' for the device mute is 'relu'; a device in Python runs functions"
+    x = np.float32([-1, 2, -3])
+    session = df.Session(model_of(df.ops.relu, (3,)), ["cpu"], registry=registry)
+    np.testing.assert_array_equal(session.run(x)["y"], [0, 2, 0])
+
+
+def test_a_kernel_whose_accepts_gives_no_reason():
+    class Sure(PythonDevice):
+        name = "sure"
+
+        def kernels(self):
+            return [Kernel("relu", "sure relu", (ANY,), (ANY,), lambda at, x: x, accepts=lambda node: True)]
+
+    registry = load([plugin(dataflow_devices=lambda: [Sure()])])
+    with pytest.raises(PluginError, match=r"relu.*accepts of the kernel 'sure relu' gave True; expected a reason, or"):
+        df.Session(model_of(df.ops.relu, (3,)), ["sure", "cpu"], registry=registry).run(np.ones(3, np.float32))
 
 
 def test_a_python_kernel_that_writes_what_it_reads():
@@ -200,11 +267,64 @@ def test_a_kernel_record_that_is_none(inputs):
         Kernel("relu", "k", inputs, (ANY,), abs)
 
 
-def test_a_function_as_a_kernel_for_a_device_in_c():
-    kernel = Kernel("relu", "mine", (ANY,), (ANY,), lambda at, x: x, priority=1)
-    registry = load([plugin(dataflow_kernels=lambda device: [kernel] if device.name == "cpu" else [])])
-    with pytest.raises(PluginError, match=r"kernel 'mine' of the plugin mine is .*those for a device in C are records"):
-        df.Session(model_of(df.ops.relu, (3,)), ["cpu"], registry=registry).run(np.ones(3, np.float32))
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        ({"name": ""}, "its name is ''; expected a word"),
+        ({"name": "two words"}, "its name is 'two words'; expected a word"),
+        ({"inputs": "xy"}, "its inputs are 'xy'; expected a tuple of names"),
+        ({"inputs": ("xs*", "y")}, r"its inputs xs\*, y have 'xs\*' before others; only the last one repeats"),
+        ({"attributes": {"name": "x"}}, "its attribute 'name' can't be given: calls of ops take name= for something"),
+        ({"effects": "rare"}, "its effects are 'rare'; there are: none, random, host"),
+        ({"infer": None}, "its infer is None; expected a function"),
+        ({"inplace": ((0, 1),)}, r"inplace has \(0, 1\); expected numbers of an output and of an input"),
+        ({"inplace": (0, 0)}, "inplace has 0; expected numbers of an output and of an input"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Op, MultiOp])
+def test_an_op_that_can_not_be_declared_so(kind, declared, text):
+    outputs = ("y",) if kind is Op else ("y", "z")
+    with pytest.raises(PluginError, match=f"op '.*': {text}"):
+        kind(**{"name": "mine", "inputs": ("x",), "infer": lambda x: x, "outputs": outputs, **declared})
+
+
+def test_an_op_may_overwrite_repeated_operands():
+    op = MultiOp("many", ("xs*",), lambda *xs: xs, outputs=("ys*",), inplace=((0, 0), (1, 1)))
+    Kernel("many", "k", (OperandSpec(repeated=True),), (OperandSpec(repeated=True),), abs, inplace=op.inplace)
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (1, 0), (0, -1), ("0", "0"), 0])
+def test_a_kernel_that_overwrites_what_it_has_not(pair):
+    with pytest.raises(PluginError, match=r"kernel 'k': inplace has .*; expected numbers of an output and of an input"):
+        Kernel("relu", "k", (ANY,), (ANY,), abs, inplace=(pair,))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "text"),
+    [
+        ('"f32->f32"', '"f33->f32"', "kernel 'abacus relu': kernel operands 'f33->f32': unknown dtype 'f33'"),
+        (
+            '.inplace = "0<0"',
+            '.inplace = "a<b"',
+            "kernel 'abacus relu': inplace is 'a<b'; expected pairs such as '0<0,0<1'",
+        ),
+        (
+            '.inplace = "0<0"',
+            '.inplace = "0<5"',
+            r"kernel 'abacus relu': inplace has \(0, 5\); expected numbers of an output and of an input",
+        ),
+    ],
+)
+def test_a_record_in_c_that_can_not_be_read_is_named(tmp_path, was, now, text):
+    source = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text().split("```c abacus.c\n")[1].split("```")[0]
+    assert was in source
+    (tmp_path / "abacus.c").write_text(source.replace(was, now, 1))
+    library = tmp_path / "abacus.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", f"-I{df.get_include()}", str(tmp_path / "abacus.c"), "-o", str(library)], check=True
+    )
+    with pytest.raises(PluginError, match=text):
+        devices_of(library)[0].kernels()
 
 
 def test_a_device_that_cannot_be_opened():

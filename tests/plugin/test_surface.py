@@ -36,6 +36,12 @@ def test_types_are_declared_for_the_same_names():
     assert declared == plugin._NAMES
 
 
+def test_type_checkers_read_the_annotations_of_each_package():
+    packages = [CORE, *(package for folder in ("plugins", "importers") for package in (CORE.parent / folder).iterdir())]
+    packages = [package for package in packages if (package / "__init__.py").exists()]
+    assert [package.name for package in packages if not (package / "py.typed").exists()] == []
+
+
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
 def test_the_core_itself_imports_names_where_they_stand(path):
     for node in ast.walk(ast.parse(path.read_text())):
