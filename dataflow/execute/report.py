@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..errors import ModelError
+from ..ir.graph import Node
 from ..ir.lowered import Loop, Lowered, LoweredItem, LoweredNode, Move
 from ..ir.plan import Plan, Step
 from .execution import Placement
@@ -55,12 +56,16 @@ class FallbackJudge:
 
 
 def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
-    """Says how much of the work runs on devices that were not named, and why; None where it is next to nothing."""
+    """Says how much of the work runs on devices that were not named, and why; None where it is next to nothing.
+
+    Strings stay on the host: what is computed with them is no work that a device could have.
+    """
     if all(isinstance(i, Move) or i.device in placement.named for i in lowered.items):
         return None
     nodes = list(assigned_nodes(lowered))
     total = sum(p.operations for p in nodes)
-    away = [p for p in nodes if p.device not in placement.named]
+    strings = {item.node.name for item, _ in _counted(lowered.items, 1) if _has_strings(item.node)}
+    away = [p for p in nodes if p.device not in placement.named and p.node not in strings]
     share = sum(p.operations for p in away) / max(total, 1)
     if share <= MOST_AWAY:
         return None
@@ -68,8 +73,12 @@ def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
     return (
         f"{share:.0%} of the work runs on {', '.join(sorted({p.device for p in away}))}, which was not named; "
         f"most of it in {worst.op} {worst.node!r}: "
-        + "; ".join(f"{device}: {reason}" for device, reason in worst.refusals.items())
+        + ("; ".join(f"{device}: {reason}" for device, reason in worst.refusals.items()) or "it is pinned there")
     )
+
+
+def _has_strings(node: Node) -> bool:
+    return any(v is not None and v.type.dtype.kind == "s" for v in (*node.inputs, *node.outputs))
 
 
 def assigned_nodes(lowered: Lowered, plan: Plan | None = None) -> Iterator[AssignedNode]:

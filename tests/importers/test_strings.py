@@ -283,3 +283,21 @@ def test_a_run_that_fails_forgets_its_strings():
     with pytest.raises(df.InputError, match=r"input 'x': element 1 of an array of strings is 2\.0"):
         s.run({"x": texts("a", 2.0)})
     assert known_strings() == before
+
+
+def test_strings_on_the_host_are_no_work_elsewhere(caplog):
+    """No device has kernels of them, so that nobody could name a better one; other work is still named."""
+    nodes = [node("StringConcat", ["x", "x"], ["y"])]
+    model = load_bytes(onnx_model(nodes, [("x", TEXT, [2])], [("y", TEXT, [2])], opset=20).SerializeToString())
+    session = df.Session(model, devices=["cpu"], fallback="error")
+    assert session.run(texts("a", "b"))["y"].tolist() == ["aa", "bb"]
+    assert not caplog.records
+    assert [one.device for one in session.placement()] == ["numpy"]
+    numbers = [node("StringConcat", ["x", "x"], ["y"]), node("Det", ["m"], ["d"])]
+    inputs = [("x", TEXT, [2]), ("m", FLOAT, [3, 3])]
+    model = load_bytes(onnx_model(numbers, inputs, [("y", TEXT, [2]), ("d", FLOAT, [])], opset=20).SerializeToString())
+    pinned = {"d": "numpy"}
+    with pytest.raises(df.ModelError, match="most of it in det 'det': it is pinned there"):
+        df.Session(model, devices=["cpu"], fallback="error", pin=pinned).run(
+            {"x": texts("a", "b"), "m": np.eye(3, dtype=np.float32)}
+        )
