@@ -54,7 +54,8 @@ tree_ensemble: Op = Op(
     "where none does. A node is four numbers: the feature, the comparison with the threshold (``MODES``, and "
     "``MISSING`` where NaN fulfills it), the next node when it holds and when not: a later node, or the leaf ``-1 - "
     "index``. Leaf i has the entries ``leaves[i]`` to before ``leaves[i + 1]`` of targets and weights. A tree starts "
-    "with a node or leaf. Sums have the precision of float64; every number is checked at run time",
+    "with a node or leaf. Sums have the precision of float64; every number is checked at run time, or where nodes are "
+    "stored all of them at once",
 )
 
 OPS = (tree_ensemble,)

@@ -1,12 +1,14 @@
 /* trees/trees.c: tree_ensemble(x, nodes, thresholds, starts, leaves, targets, weights; size,
  * aggregate) -> y. Tasks are ranges of rows; a block of rows visits one tree after the other, so
- * that the nodes of a tree stay in the cache. Each number that leads to another is checked
- * when it is read: a node only leads to later nodes, so every walk ends. */
+ * that the nodes of a tree stay in the cache. The steps of a walk wait for memory, so several walks
+ * alternate: of rows in a tree or, where there are few rows, of trees. Each number that leads to
+ * another is checked: a node only leads to later nodes, so every walk ends. Stored nodes are
+ * checked once, when they are prepacked; others when they are read. */
 #include "cpu.h"
 
 enum {
   WRONG = INT32_MIN, /* no node and no leaf */
-  TOGETHER = 4,      /* rows whose walks of a tree alternate */
+  TOGETHER = 8,      /* walks that alternate */
   NODE = 4,          /* numbers of a node: feature, comparison, the next if it holds, and if not */
   MISSING = 8,       /* beside a comparison: NaN fulfills it */
   BLOCK = 64,        /* rows that visit a tree together */
@@ -16,11 +18,28 @@ enum {
 
 typedef enum aggregate { SUM, MINIMUM, MAXIMUM } aggregate;
 
+/* A prepacked node: its feature, below 2^28, with the comparison and whether NaN fulfills it in the
+ * bits above; and what follows if it doesn't hold and if it does. */
+enum { FEATURE_BITS = 28, PACKED_NODES = 1 };
+typedef struct packed_node {
+  uint32_t test;
+  int32_t next[2];
+} packed_node;
+
+/* Before prepacked nodes: what they ask of the other operands. */
+typedef struct packed_head {
+  int32_t is_right;     /* each leads to a later node or to a leaf, and has a comparison */
+  int32_t mode;         /* the comparison of all, or -1 where they differ */
+  int32_t last_feature; /* the highest number of a feature */
+  int32_t unused;
+} packed_head;
+
 typedef struct ensemble {
   const df_tensor *x;
   void *y;
   const int32_t *nodes, *starts, *leaves, *targets;
   const void *thresholds, *weights;
+  const packed_head *packed; /* null where nodes are read as they are */
   int64_t n_nodes, n_trees, n_leaves, n_entries, n_targets, n_features;
   aggregate how;
   const char *wrong; /* what is wrong with the numbers of a tree; null: nothing */
@@ -70,9 +89,11 @@ static inline int fulfills(int32_t mode, double value, double threshold) {
 ADD_LEAF(float)
 ADD_LEAF(double)
 
-/* What follows |node| for a row: another node, a leaf, or WRONG; |pick| takes it from the node. */
-#define NEXT(name, T, pick)                                                                        \
-  static inline int32_t name##_##T(const ensemble *e, const T *row, int32_t node) {                \
+/* ---- Nodes as they are ---------------------------------------------------------------------- */
+
+/* What follows |node| for a row: another node, a leaf, or WRONG. */
+#define NEXT(T)                                                                                    \
+  static inline int32_t next_##T(const ensemble *e, const T *row, int32_t node) {                  \
     if (node >= e->n_nodes)                                                                        \
       return WRONG;                                                                                \
     const int32_t *n = e->nodes + (int64_t)node * NODE;                                            \
@@ -82,57 +103,115 @@ ADD_LEAF(double)
     const T value = row[feature];                                                                  \
     const int holds = fulfills(mode, value, ((const T *)e->thresholds)[node]) |                    \
                       ((value != value) & (mode / MISSING));                                       \
-    const int32_t next = pick;                                                                     \
+    const int32_t next = n[3 - holds];                                                             \
     return next >= 0 && next <= node ? WRONG : next;                                               \
   }
+NEXT(float)
+NEXT(double)
 
-/* The leaves, as -1 - index, or WRONG, of |rows| rows in the tree that begins at |start|. The steps
- * of one row wait for memory; those of TOGETHER go on meanwhile, and as the outcome of a comparison
- * can't be predicted, none of them branches. A row alone is faster with a branch, guessed ahead of
- * memory. */
-#define WALK(T)                                                                                    \
-  NEXT(next, T, n[3 - holds])                                                                      \
-  NEXT(guessed, T, holds ? n[2] : n[3])                                                            \
-  static void walk_##T(const ensemble *e, const T *row, int32_t start, int rows, int32_t *at) {    \
-    for (int i = 0; i < rows; i++)                                                                 \
-      at[i] = start;                                                                               \
-    for (int i = 0; rows < TOGETHER && i < rows; i++)                                              \
-      while (at[i] >= 0)                                                                           \
-        at[i] = guessed_##T(e, row + i * e->n_features, at[i]);                                    \
-    for (int inner = rows == TOGETHER && start >= 0; inner;) {                                     \
+/* ---- Prepacked nodes ------------------------------------------------------------------------ */
+
+static void prepack_nodes(const df_node *node, void *state, const void *source, void *prepacked) {
+  (void)state;
+  const int64_t count = node->inputs[1]->shape[0];
+  const int32_t *n = source;
+  packed_head *head = prepacked;
+  packed_node *to = (packed_node *)(head + 1);
+  *head = (packed_head){.is_right = 1, .mode = count ? n[1] & ~MISSING : -1};
+  for (int64_t i = 0; i < count; i++, n += NODE) {
+    const int32_t mode = n[1] & ~MISSING;
+    to[i] = (packed_node){(uint32_t)n[0] | (uint32_t)n[1] << FEATURE_BITS, {n[3], n[2]}};
+    head->is_right &= n[0] >= 0 && n[0] < 1 << FEATURE_BITS && mode >= 0 && mode <= 5;
+    head->mode = mode == head->mode ? mode : -1;
+    head->last_feature = n[0] > head->last_feature ? n[0] : head->last_feature;
+    for (int which = 2; which < NODE; which++) {
+      head->is_right &= n[which] < 0 ? n[which] != WRONG : n[which] > i && n[which] < count;
+    }
+  }
+}
+
+static df_status tree_ensemble_prepare(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  const int64_t nodes = node->inputs[1]->shape[0] * (int64_t)sizeof(packed_node);
+  df_ask_prepack(out, 1, PACKED_NODES, (int64_t)sizeof(packed_head) + nodes, prepack_nodes);
+  out->replaced = 1 << 1;
+  return DF_OK;
+}
+
+/* ---- Walks ---------------------------------------------------------------------------------- */
+
+/* Walks of TOGETHER rows at most, each from |at| to a leaf, -1 - index, or to WRONG. As the outcome
+ * of a comparison can't be predicted, none of their steps branches by it. */
+#define WALK(T, name, step)                                                                        \
+  static void walk_##name##_##T(const ensemble *e, const T *const *rows, int32_t *at, int count) { \
+    const packed_node *nodes = (const packed_node *)(e->packed + 1);                               \
+    const T *thresholds = e->thresholds;                                                           \
+    (void)nodes, (void)thresholds;                                                                 \
+    for (int inner = 1; inner;) {                                                                  \
       inner = 0;                                                                                   \
-      for (int i = 0; i < TOGETHER; i++) {                                                         \
+      for (int i = 0; i < count; i++) {                                                            \
         if (at[i] >= 0)                                                                            \
-          at[i] = next_##T(e, row + i * e->n_features, at[i]);                                     \
+          at[i] = step;                                                                            \
         inner |= at[i] >= 0;                                                                       \
       }                                                                                            \
     }                                                                                              \
   }
-WALK(float)
-WALK(double)
+#define PACKED(T, name, compared)                                                                  \
+  static inline int32_t packed_##name##_##T(const packed_node *n, T threshold, const T *row) {     \
+    const T value = row[n->test & ((1u << FEATURE_BITS) - 1)];                                     \
+    const int holds = (compared) | ((value != value) & (int)(n->test >> (FEATURE_BITS + 3)));      \
+    return n->next[holds];                                                                         \
+  }                                                                                                \
+  WALK(T, name, packed_##name##_##T(nodes + at[i], thresholds[at[i]], rows[i]))
+#define WALKS(T)                                                                                   \
+  WALK(T, checked, next_##T(e, rows[i], at[i]))                                                    \
+  PACKED(T, at_most, value <= threshold)                                                           \
+  PACKED(T, below, value < threshold)                                                              \
+  PACKED(T, any, fulfills((int32_t)(n->test >> FEATURE_BITS), value, threshold))                   \
+  static void walk_##T(const ensemble *e, const T *const *rows, int32_t *at, int count) {          \
+    if (!e->packed)                                                                                \
+      walk_checked_##T(e, rows, at, count);                                                        \
+    else if (e->packed->mode == 0)                                                                 \
+      walk_at_most_##T(e, rows, at, count);                                                        \
+    else if (e->packed->mode == 1)                                                                 \
+      walk_below_##T(e, rows, at, count);                                                          \
+    else                                                                                           \
+      walk_any_##T(e, rows, at, count);                                                            \
+  }
+WALKS(float)
+WALKS(double)
 
 #define ROWS(T)                                                                                    \
   static const char *rows_##T(const ensemble *e, int64_t begin, int64_t end) {                     \
     double scores[SCORES];                                                                         \
     unsigned char seen[SCORES];                                                                    \
-    const T *x = e->x->data;                                                                       \
-    const int64_t n = (end - begin) * e->n_targets;                                                \
+    const T *x = (const T *)e->x->data + begin * e->n_features;                                    \
+    const int64_t rows = end - begin, n = rows * e->n_targets, walks = rows * e->n_trees;          \
     memset(seen, 0, (size_t)n);                                                                    \
     memset(scores, 0, (size_t)n * sizeof *scores);                                                 \
-    for (int64_t tree = 0; tree < e->n_trees; tree++)                                              \
-      for (int64_t row = begin; row < end; row += TOGETHER) {                                      \
-        int32_t at[TOGETHER];                                                                      \
-        const int rows = (int)df_min(end - row, TOGETHER);                                         \
-        walk_##T(e, x + row * e->n_features, e->starts[tree], rows, at);                           \
-        for (int i = 0; i < rows; i++) {                                                           \
-          if (at[i] == WRONG)                                                                      \
-            return "a node that is no node, or leads back";                                        \
-          const int64_t score = (row - begin + i) * e->n_targets;                                  \
-          const char *wrong = add_leaf_##T(e, -1 - (int64_t)at[i], scores + score, seen + score);  \
-          if (wrong)                                                                               \
-            return wrong;                                                                          \
-        }                                                                                          \
+    for (int64_t walk = 0, tree = 0, row = 0; walk < walks; walk += TOGETHER) {                    \
+      const int count = (int)df_min(walks - walk, TOGETHER);                                       \
+      int32_t at[TOGETHER];                                                                        \
+      int64_t of[TOGETHER];                                                                        \
+      const T *from[TOGETHER];                                                                     \
+      for (int i = 0; i < count; i++) {                                                            \
+        at[i] = e->starts[tree];                                                                   \
+        from[i] = x + row * e->n_features;                                                         \
+        of[i] = row * e->n_targets;                                                                \
+        if (at[i] >= e->n_nodes)                                                                   \
+          return "a start that is no node";                                                        \
+        if (++row == rows)                                                                         \
+          row = 0, tree++;                                                                         \
       }                                                                                            \
+      walk_##T(e, from, at, count);                                                                \
+      for (int i = 0; i < count; i++) {                                                            \
+        if (at[i] == WRONG)                                                                        \
+          return "a node that is no node, or leads back";                                          \
+        const char *wrong = add_leaf_##T(e, -1 - (int64_t)at[i], scores + of[i], seen + of[i]);    \
+        if (wrong)                                                                                 \
+          return wrong;                                                                            \
+      }                                                                                            \
+    }                                                                                              \
     for (int64_t i = 0; i < n; i++)                                                                \
       ((T *)e->y)[begin * e->n_targets + i] = seen[i] ? (T)scores[i] : 0;                          \
     return NULL;                                                                                   \
@@ -175,6 +254,12 @@ static df_status tree_ensemble_run(const df_call *call) {
                 .how = !strcmp(how, "sum")   ? SUM
                        : !strcmp(how, "min") ? MINIMUM
                                              : MAXIMUM};
+  if (call->prepacked && call->prepacked[0]) {
+    e.packed = call->prepacked[0];
+    if (!e.packed->is_right || (e.n_nodes && e.packed->last_feature >= e.n_features))
+      return df_fail(call, DF_INVALID,
+                     "tree_ensemble: the trees have a node that is no node, or leads back");
+  }
   const int64_t walks = in[0]->shape[0] * e.n_trees;
   df_parallel(call, task, &e, df_min(in[0]->shape[0], df_task_count(call, walks, ROW_GRAIN)));
   if (e.wrong)
@@ -188,8 +273,14 @@ static const char *accepts(const df_node *node) {
   return NULL;
 }
 
-DF_KERNELS(trees) = {DF_KERNEL_IF("tree_ensemble", "f32", "f32,i32,f32,i32,i32,i32,f32->f32", NULL,
-                                  accepts, tree_ensemble_run),
-                     DF_KERNEL_IF("tree_ensemble", "f64", "f64,i32,f64,i32,i32,i32,f64->f64", NULL,
-                                  accepts, tree_ensemble_run),
-                     NULL};
+#define KERNEL(key, operands_)                                                                     \
+  &(const df_kernel){.struct_size = sizeof(df_kernel),                                             \
+                     .op = "tree_ensemble",                                                        \
+                     .name = "tree_ensemble " key " " DF_TEXT(DF_ISA),                             \
+                     .operands = operands_,                                                        \
+                     .accepts = accepts,                                                           \
+                     .prepare = tree_ensemble_prepare,                                             \
+                     .run = tree_ensemble_run}
+
+DF_KERNELS(trees) = {KERNEL("f32", "f32,i32,f32,i32,i32,i32,f32->f32"),
+                     KERNEL("f64", "f64,i32,f64,i32,i32,i32,f64->f64"), NULL};
