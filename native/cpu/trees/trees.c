@@ -20,26 +20,26 @@ typedef enum aggregate { SUM, MINIMUM, MAXIMUM } aggregate;
 
 /* A prepacked node: its feature, below 2^28, with the comparison and whether NaN fulfills it in the
  * bits above; and what follows if it doesn't hold and if it does. */
-enum { FEATURE_BITS = 28, PACKED_NODES = 1 };
-typedef struct packed_node {
+enum { FEATURE_BITS = 28, STORED_NODES = 1 };
+typedef struct stored_node {
   uint32_t test;
   int32_t next[2];
-} packed_node;
+} stored_node;
 
 /* Before prepacked nodes: what they ask of the other operands. */
-typedef struct packed_head {
+typedef struct forest_head {
   int32_t is_right;     /* each leads to a later node or to a leaf, and has a comparison */
   int32_t mode;         /* the comparison of all, or -1 where they differ */
   int32_t last_feature; /* the highest number of a feature */
   int32_t unused;
-} packed_head;
+} forest_head;
 
 typedef struct ensemble {
   const df_tensor *x;
   void *y;
   const int32_t *nodes, *starts, *leaves, *targets;
   const void *thresholds, *weights;
-  const packed_head *packed; /* null where nodes are read as they are */
+  const forest_head *stored; /* null where nodes are read as they are */
   int64_t n_nodes, n_trees, n_leaves, n_entries, n_targets, n_features;
   aggregate how;
   const char *wrong; /* what is wrong with the numbers of a tree; null: nothing */
@@ -115,12 +115,12 @@ static void prepack_nodes(const df_node *node, void *state, const void *source, 
   (void)state;
   const int64_t count = node->inputs[1]->shape[0];
   const int32_t *n = source;
-  packed_head *head = prepacked;
-  packed_node *to = (packed_node *)(head + 1);
-  *head = (packed_head){.is_right = 1, .mode = count ? n[1] & ~MISSING : -1};
+  forest_head *head = prepacked;
+  stored_node *to = (stored_node *)(head + 1);
+  *head = (forest_head){.is_right = 1, .mode = count ? n[1] & ~MISSING : -1};
   for (int64_t i = 0; i < count; i++, n += NODE) {
     const int32_t mode = n[1] & ~MISSING;
-    to[i] = (packed_node){(uint32_t)n[0] | (uint32_t)n[1] << FEATURE_BITS, {n[3], n[2]}};
+    to[i] = (stored_node){(uint32_t)n[0] | (uint32_t)n[1] << FEATURE_BITS, {n[3], n[2]}};
     head->is_right &= n[0] >= 0 && n[0] < 1 << FEATURE_BITS && mode >= 0 && mode <= 5;
     head->mode = mode == head->mode ? mode : -1;
     head->last_feature = n[0] > head->last_feature ? n[0] : head->last_feature;
@@ -132,8 +132,8 @@ static void prepack_nodes(const df_node *node, void *state, const void *source, 
 
 static df_status tree_ensemble_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const int64_t nodes = node->inputs[1]->shape[0] * (int64_t)sizeof(packed_node);
-  df_ask_prepack(out, 1, PACKED_NODES, (int64_t)sizeof(packed_head) + nodes, prepack_nodes);
+  const int64_t nodes = node->inputs[1]->shape[0] * (int64_t)sizeof(stored_node);
+  df_ask_prepack(out, 1, STORED_NODES, (int64_t)sizeof(forest_head) + nodes, prepack_nodes);
   out->replaced = 1 << 1;
   return DF_OK;
 }
@@ -144,7 +144,7 @@ static df_status tree_ensemble_prepare(const df_node *node, df_prepared *out, df
  * of a comparison can't be predicted, none of their steps branches by it. */
 #define WALK(T, name, step)                                                                        \
   static void walk_##name##_##T(const ensemble *e, const T *const *rows, int32_t *at, int count) { \
-    const packed_node *nodes = (const packed_node *)(e->packed + 1);                               \
+    const stored_node *nodes = (const stored_node *)(e->stored + 1);                               \
     const T *thresholds = e->thresholds;                                                           \
     (void)nodes, (void)thresholds;                                                                 \
     for (int inner = 1; inner;) {                                                                  \
@@ -156,24 +156,24 @@ static df_status tree_ensemble_prepare(const df_node *node, df_prepared *out, df
       }                                                                                            \
     }                                                                                              \
   }
-#define PACKED(T, name, compared)                                                                  \
-  static inline int32_t packed_##name##_##T(const packed_node *n, T threshold, const T *row) {     \
+#define STEP(T, name, compared)                                                                    \
+  static inline int32_t step_##name##_##T(const stored_node *n, T threshold, const T *row) {       \
     const T value = row[n->test & ((1u << FEATURE_BITS) - 1)];                                     \
     const int holds = (compared) | ((value != value) & (int)(n->test >> (FEATURE_BITS + 3)));      \
     return n->next[holds];                                                                         \
   }                                                                                                \
-  WALK(T, name, packed_##name##_##T(nodes + at[i], thresholds[at[i]], rows[i]))
+  WALK(T, name, step_##name##_##T(nodes + at[i], thresholds[at[i]], rows[i]))
 #define WALKS(T)                                                                                   \
   WALK(T, checked, next_##T(e, rows[i], at[i]))                                                    \
-  PACKED(T, at_most, value <= threshold)                                                           \
-  PACKED(T, below, value < threshold)                                                              \
-  PACKED(T, any, fulfills((int32_t)(n->test >> FEATURE_BITS), value, threshold))                   \
+  STEP(T, at_most, value <= threshold)                                                             \
+  STEP(T, below, value < threshold)                                                                \
+  STEP(T, any, fulfills((int32_t)(n->test >> FEATURE_BITS), value, threshold))                     \
   static void walk_##T(const ensemble *e, const T *const *rows, int32_t *at, int count) {          \
-    if (!e->packed)                                                                                \
+    if (!e->stored)                                                                                \
       walk_checked_##T(e, rows, at, count);                                                        \
-    else if (e->packed->mode == 0)                                                                 \
+    else if (e->stored->mode == 0)                                                                 \
       walk_at_most_##T(e, rows, at, count);                                                        \
-    else if (e->packed->mode == 1)                                                                 \
+    else if (e->stored->mode == 1)                                                                 \
       walk_below_##T(e, rows, at, count);                                                          \
     else                                                                                           \
       walk_any_##T(e, rows, at, count);                                                            \
@@ -255,8 +255,8 @@ static df_status tree_ensemble_run(const df_call *call) {
                        : !strcmp(how, "min") ? MINIMUM
                                              : MAXIMUM};
   if (call->prepacked && call->prepacked[0]) {
-    e.packed = call->prepacked[0];
-    if (!e.packed->is_right || (e.n_nodes && e.packed->last_feature >= e.n_features))
+    e.stored = call->prepacked[0];
+    if (!e.stored->is_right || (e.n_nodes && e.stored->last_feature >= e.n_features))
       return df_fail(call, DF_INVALID,
                      "tree_ensemble: the trees have a node that is no node, or leads back");
   }
