@@ -109,8 +109,60 @@ def test_state_that_grows():
     assert len(np.unique(kept[0])) == 24
 
 
+def looping(fed):
+    """Three iterations, or as many as are fed, of two random nodes in a loop, and one beside it."""
+    declare = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("RandomNormal", [], ["r"], shape=[2]),
+            helper.make_node("RandomUniform", [], ["u"], shape=[2]),
+            helper.make_node("Add", ["s", "r"], ["s2"]),
+            helper.make_node("Identity", ["go"], ["go2"]),
+        ],
+        "body",
+        [declare("i", TensorProto.INT64, []), declare("go", TensorProto.BOOL, []), declare("s", F, [2])],
+        [declare("go2", TensorProto.BOOL, []), *(declare(name, F, [2]) for name in ("s2", "r", "u"))],
+    )
+    nodes = [
+        helper.make_node("Loop", ["n", "", "x"], ["y", "rs", "us"], body=body),
+        helper.make_node("RandomNormal", [], ["o"], shape=[2]),
+    ]
+    inputs = [("x", F, [2]), *([("n", TensorProto.INT64, [])] if fed else [])]
+    outputs = [("y", F, [2]), ("rs", F, [None, 2]), ("us", F, [None, 2]), ("o", F, [2])]
+    return loaded(nodes, inputs, outputs, [] if fed else [("n", np.array(3, np.int64))])
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_each_iteration_draws_anew(fed):
+    feeds = {"x": np.zeros(2, np.float32), **({"n": np.int64(3)} if fed else {})}
+    runs = {}
+    for device in ("cpu", "numpy"):
+        with df.Session(looping(fed), devices=[device], fallback="allow") as session:
+            runs[device] = [session.run(feeds) for _ in range(2)]
+    for one, other in zip(runs["cpu"], runs["numpy"], strict=True):
+        for name, array in one.items():
+            np.testing.assert_allclose(array, other[name], atol=1e-6)
+        np.testing.assert_allclose(one["y"], one["rs"].sum(0), atol=1e-5)
+    drawn = [array.ravel() for found in runs["cpu"] for name, array in found.items() if name != "y"]
+    assert len(np.unique(np.concatenate(drawn))) == 2 * 14
+
+
+def test_branches_draw_anew():
+    """A branch that draws nothing beside one that does."""
+    declare = helper.make_tensor_value_info
+    noise = helper.make_graph([helper.make_node("RandomNormalLike", ["x"], ["a"])], "then", [], [declare("a", F, [3])])
+    same = helper.make_graph([helper.make_node("Identity", ["x"], ["b"])], "else", [], [declare("b", F, [3])])
+    nodes = [helper.make_node("If", ["on"], ["y"], then_branch=noise, else_branch=same)]
+    model = loaded(nodes, [("on", TensorProto.BOOL, []), ("x", F, [3])], [("y", F, [3])])
+    with df.Session(model, devices=["cpu"]) as session:
+        first, second, third = (
+            session.run({"on": np.array(on), "x": np.ones(3, np.float32)})["y"] for on in (True, True, False)
+        )
+    assert len(np.unique([*first, *second])) == 6 and third.tolist() == [1, 1, 1]
+
+
 def test_each_iteration_on_the_host_draws_anew():
-    """A loop whose nodes data decide is run by the host, node by node; the compiled one says that it doesn't."""
+    """A loop whose nodes data decide is run by the host, node by node."""
     shapes = [("i", TensorProto.INT64, []), ("go", TensorProto.BOOL, []), ("s", F, ["k"])]
     body = helper.make_graph(
         [

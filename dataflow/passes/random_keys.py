@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,11 +14,12 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array
 from ..ir.value import Value
+from ..ops.arithmetic import add
+from ..ops.control_flow import if_, loop, scan
 from ..ops.dynamic_shape import deferred
 from ..ops.random import KEY, UNSEEDED, dropout, random_normal, random_uniform
 
-_log = logging.getLogger("dataflow")
-KEY_INPUT = "random/key"
+KEY_INPUT, _NEXT = "random/key", "random/next"
 
 
 def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:
@@ -63,13 +64,20 @@ def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, di
 def with_key(graph: Graph, *, drops: bool) -> Graph:
     """The graph whose random nodes without a seed draw by a key, ``KEY_INPUT``, that is its last input.
 
-    Nodes of one stream would draw the same numbers: each but the first gets another.
+    Nodes of one stream would draw the same numbers: each but the first gets another. A loop carries a key of its own
+    from iteration to iteration, and branches get one.
 
     Args:
         graph: any.
-        drops: dropout nodes drop, by that key too.
+        drops: dropout nodes drop, by that key too; those in bodies don't.
     """
-    made: list[Value] = []
+    return _with_key(graph, drops, None)
+
+
+def _with_key(graph: Graph, drops: bool, ahead: str | None) -> Graph:
+    """See ``with_key``; ``ahead``: the name of an output that comes first and is the key of the next iteration."""
+    keys: list[Value] = []
+    entries = itertools.count(1)
 
     def by_key(node: Node) -> bool:
         return (drops and is_inactive(node)) or is_unseeded(graph, node)
@@ -79,18 +87,81 @@ def with_key(graph: Graph, *, drops: bool) -> Graph:
     free = itertools.count(max(given, default=0) + 1)
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if not made:
-            made.append(builder.input(KEY_INPUT, KEY.dtype, KEY.shape))
+        if not keys:
+            keys.append(builder.input(KEY_INPUT, KEY.dtype, KEY.shape))
+            if ahead is not None:
+                builder.output(ahead, _moved(keys[0], _ITERATION))
+        if node.op in _KEYED and any(map(draws, node.bodies)):
+            return _KEYED[node.op](builder, node, inputs, _moved(keys[0], next(entries) * _ENTRY))
         if not by_key(node):
             return None
         names = [None if v is None else v.name for v in node.outputs]
         stream = int(node.attributes["stream"])
         attributes = {**node.attributes, "stream": next(free) if stream in taken else stream}
         taken.add(stream)
-        operands = (inputs[0], made[0]) if node.op is dropout else (made[0],)
+        operands = (inputs[0], keys[0]) if node.op is dropout else (keys[0],)
         return builder.add(node.op, operands, attributes, name=node.name, output_names=names).outputs
 
-    return rewrite(graph, replace)
+    made = rewrite(graph, replace)
+    if keys:
+        return made
+    return dataclasses.replace(made, inputs=(*made.inputs, Value(KEY_INPUT, KEY)))
+
+
+# ---- bodies ---------------------------------------------------------------------------------------------
+
+# Odd numbers by which seeds move: for one iteration, and for the first of a node with bodies.
+_ITERATION, _ENTRY = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
+
+
+def _moved(key: Value, by: int) -> Value:
+    """A key of the same step with another seed."""
+    assert key.builder is not None
+    moved: Value = add(key, key.builder.constant(np.array([by % (1 << 64), 0], np.uint64)))
+    return moved
+
+
+def _carrying(body: Graph, at: int, result: int) -> Graph:
+    """A loop's body with a key as input number ``at``, whose successor is output number ``result``."""
+    found = _with_key(body, False, _NEXT)
+    *inputs, key = found.inputs
+    names = [name for name in found.outputs if name != _NEXT]
+    names.insert(result, _NEXT)
+    outputs = {name: found.outputs[name] for name in names}
+    return dataclasses.replace(found, inputs=(*inputs[:at], key, *inputs[at:]), outputs=outputs)
+
+
+def _names(node: Node) -> list[str | None]:
+    return [None if v is None else v.name for v in node.outputs]
+
+
+def _keyed_scan(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+    """The key is the last carry; what it was before each iteration is the last result."""
+    n, names = int(node.attributes["n_carries"]), _names(node)
+    body = _carrying(node.bodies[0], n, n)
+    operands, results = [*inputs[:n], key, *inputs[n:]], [*names[:n], None, *names[n:], None]
+    how = {**node.attributes, "n_carries": n + 1}
+    made = builder.add(scan, operands, how, bodies=(body,), name=node.name, output_names=results).outputs
+    return [*made[:n], *made[n + 1 : -1]]
+
+
+def _keyed_loop(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+    """The key is the last carry."""
+    n, names = int(node.attributes["n_carries"]), _names(node)
+    body = _carrying(node.bodies[0], n + 2, n + 1)
+    operands, results = [*inputs[: n + 2], key, *inputs[n + 2 :]], [*names[: n + 1], None, *names[n + 1 :]]
+    how = {**node.attributes, "n_carries": n + 1}
+    made = builder.add(loop, operands, how, bodies=(body,), name=node.name, output_names=results).outputs
+    return [*made[: n + 1], *made[n + 2 :]]
+
+
+def _keyed_if(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+    """The key is the last capture of both."""
+    bodies = tuple([_with_key(body, False, None) for body in node.bodies])
+    return builder.add(if_, [*inputs, key], {}, bodies=bodies, name=node.name, output_names=_names(node)).outputs
+
+
+_KEYED = {scan: _keyed_scan, loop: _keyed_loop, if_: _keyed_if}
 
 
 def is_unseeded(graph: Graph, node: Node) -> bool:
@@ -102,23 +173,13 @@ def is_unseeded(graph: Graph, node: Node) -> bool:
 
 
 def may_draw(graph: Graph) -> bool:
-    """Whether there is such a node, or may be one in a graph that is made for its inputs.
-
-    One in a body gets no key, which is logged.
-    """
-    for node in graph.nodes:
-        if any(map(_has_unseeded, node.bodies)):
-            _log.warning("%s: random nodes in its body draw the same numbers each time", node.describe())
+    """Whether there is such a node, or may be one in a graph that is made for its inputs."""
     return draws(graph) or any(node.op is deferred for node in graph.nodes)
 
 
 def draws(graph: Graph) -> bool:
-    """Whether there is such a node outside of bodies."""
-    return any(is_unseeded(graph, node) for node in graph.nodes)
-
-
-def _has_unseeded(body: Graph) -> bool:
-    return any(is_unseeded(body, node) or any(map(_has_unseeded, node.bodies)) for node in body.nodes)
+    """Whether there is such a node, in bodies too."""
+    return any(is_unseeded(graph, node) or any(map(draws, node.bodies)) for node in graph.nodes)
 
 
 def has_dropout(graph: Graph) -> bool:

@@ -1,10 +1,14 @@
 """Random nodes of files in training: without a seed they draw anew in each step."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 import dataflow as df
+from dataflow.passes.autodiff import vjp_graph
+from dataflow.passes.random_keys import with_key
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -78,8 +82,8 @@ def test_a_resumed_run_draws_what_the_other_would_have(tmp_path):
     assert found[-2:] == expected[-2:]
 
 
-def test_a_random_node_in_a_body_is_named(caplog):
-    """It has no key of its own: its numbers stay the same, and that is said."""
+def test_random_nodes_in_branches_draw_anew_too():
+    """As those outside of bodies; a resumed run draws what the other would have."""
     body = helper.make_graph(
         [helper.make_node("RandomNormalLike", ["h"], ["noise"]), helper.make_node("Mul", ["h", "noise"], ["out"])],
         "then", [], [helper.make_tensor_value_info("out", 1, None)],
@@ -93,7 +97,36 @@ def test_a_random_node_in_a_body_is_named(caplog):
     ]
     inputs = [("x", TensorProto.FLOAT, ["n", 6]), ("on", TensorProto.BOOL, [])]
     proto = onnx_model(nodes, inputs, [("y", TensorProto.FLOAT, ["n", 6])], [("w", np.eye(6, dtype=np.float32))])
-    model = load_bytes(proto.SerializeToString())
-    with caplog.at_level("WARNING", "dataflow"):
-        losses_of(model, {**BATCH, "on": np.array(True)})
-    assert "random nodes in its body draw the same numbers" in caplog.text
+    data = proto.SerializeToString()
+
+    def found(on):
+        with df.Trainer(load_bytes(data), "mse", FIXED, devices=["cpu"]) as trainer:
+            return [trainer.step({**BATCH, "on": np.array(on)}) for _ in range(3)]
+
+    assert len(set(found(True))) == 3 and found(True) == found(True)
+    assert len(set(found(False))) == 1
+
+
+def test_the_gradient_of_a_loop_draws_what_the_loop_drew():
+    """x times u, summed: its gradient is u, of each iteration."""
+    body = helper.make_graph(
+        [
+            helper.make_node("RandomUniformLike", ["row"], ["u"]),
+            helper.make_node("Mul", ["row", "u"], ["scaled"]),
+            helper.make_node("Add", ["s", "scaled"], ["s2"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(name, 1, [6]) for name in ("s", "row")],
+        [helper.make_tensor_value_info(name, 1, [6]) for name in ("s2", "u")],
+    )
+    nodes = [helper.make_node("Scan", ["z", "x"], ["y", "us"], body=body, num_scan_inputs=1)]
+    shapes = [("z", 1, [6]), ("x", 1, [8, 6])], [("y", 1, [6]), ("us", 1, [8, 6])]
+    graph = with_key(load_bytes(onnx_model(nodes, *shapes).SerializeToString()).graph_with_data(), drops=False)
+    x = next(value for value in graph.inputs if value.name == "x")
+    joint = vjp_graph(dataclasses.replace(graph, outputs={"y": graph.outputs["y"]}), [x])
+    feeds = {"z": np.zeros(6, np.float32), "x": X, "random/key": np.array([3, 4], np.uint64)}
+    drawn = df.Session(graph, devices=["cpu"]).run(feeds)["us"]
+    assert len(np.unique(drawn)) == 48
+    for device in ("cpu", "numpy"):
+        results = df.Session(joint, devices=[device]).run({**feeds, "grad.y": np.ones(6, np.float32)})
+        np.testing.assert_allclose(results["grad.x"], drawn, atol=1e-6)
