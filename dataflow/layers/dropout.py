@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..host import checks
 from ..ir.edits import Edit, edited
 from ..model import Model
-from ..passes.random_keys import dropout_in_body, has_dropout, insert_dropout
+from ..passes.random_keys import has_dropout, insert_dropout
 from .layers import constants_of, end_of, layers_of
 from .targets import chosen
 
@@ -75,7 +75,6 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
             raise InputError(f"dropout_at is given with dropout={dropout}; expected the share, as in dropout=0.1")
         if not dropout:
             return {}
-        _refuse_bodies(model)
         if not has_dropout(model.graph):
             raise InputError(
                 "dropout=True: the model has no dropout node; exporters leave it out in inference mode: "
@@ -85,15 +84,4 @@ def dropout_sites(model: Model, dropout: bool | float, at: Sequence[str] | str |
     ratio = checks.number("dropout", dropout, 0.0, 1.0)
     if at is None:
         raise InputError(f"dropout={ratio:g} needs dropout_at=, the layers behind which it drops")
-    if ratio:
-        _refuse_bodies(model)
     return dict.fromkeys(sites(model, at, "dropout_at"), ratio) if ratio else {}
-
-
-def _refuse_bodies(model: Model) -> None:
-    hidden = dropout_in_body(model.graph)
-    if hidden is not None:
-        raise InputError(
-            f"dropout: {hidden.describe()} has a dropout node in its body, which gets no random numbers; drop what the "
-            "body reads or returns instead, or leave dropout= out"
-        )

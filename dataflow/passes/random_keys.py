@@ -69,7 +69,7 @@ def with_key(graph: Graph, *, drops: bool) -> Graph:
 
     Args:
         graph: any.
-        drops: dropout nodes drop, by that key too; those in bodies don't.
+        drops: dropout nodes drop, by that key too.
     """
     return _with_key(graph, drops, None)
 
@@ -91,8 +91,8 @@ def _with_key(graph: Graph, drops: bool, ahead: str | None) -> Graph:
             keys.append(builder.input(KEY_INPUT, KEY.dtype, KEY.shape))
             if ahead is not None:
                 builder.output(ahead, _moved(keys[0], _ITERATION))
-        if node.op in _KEYED and any(map(draws, node.bodies)):
-            return _KEYED[node.op](builder, node, inputs, _moved(keys[0], next(entries) * _ENTRY))
+        if node.op in _KEYED and any(draws(body) or (drops and has_dropout(body)) for body in node.bodies):
+            return _KEYED[node.op](builder, node, inputs, _moved(keys[0], next(entries) * _ENTRY), drops)
         if not by_key(node):
             return None
         names = [None if v is None else v.name for v in node.outputs]
@@ -121,9 +121,9 @@ def _moved(key: Value, by: int) -> Value:
     return moved
 
 
-def _carrying(body: Graph, at: int, result: int) -> Graph:
+def _carrying(body: Graph, drops: bool, at: int, result: int) -> Graph:
     """A loop's body with a key as input number ``at``, whose successor is output number ``result``."""
-    found = _with_key(body, False, _NEXT)
+    found = _with_key(body, drops, _NEXT)
     *inputs, key = found.inputs
     names = [name for name in found.outputs if name != _NEXT]
     names.insert(result, _NEXT)
@@ -135,29 +135,35 @@ def _names(node: Node) -> list[str | None]:
     return [None if v is None else v.name for v in node.outputs]
 
 
-def _keyed_scan(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+def _keyed_scan(
+    builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value, drops: bool
+) -> Sequence[Value | None]:
     """The key is the last carry; what it was before each iteration is the last result."""
     n, names = int(node.attributes["n_carries"]), _names(node)
-    body = _carrying(node.bodies[0], n, n)
+    body = _carrying(node.bodies[0], drops, n, n)
     operands, results = [*inputs[:n], key, *inputs[n:]], [*names[:n], None, *names[n:], None]
     how = {**node.attributes, "n_carries": n + 1}
     made = builder.add(scan, operands, how, bodies=(body,), name=node.name, output_names=results).outputs
     return [*made[:n], *made[n + 1 : -1]]
 
 
-def _keyed_loop(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+def _keyed_loop(
+    builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value, drops: bool
+) -> Sequence[Value | None]:
     """The key is the last carry."""
     n, names = int(node.attributes["n_carries"]), _names(node)
-    body = _carrying(node.bodies[0], n + 2, n + 1)
+    body = _carrying(node.bodies[0], drops, n + 2, n + 1)
     operands, results = [*inputs[: n + 2], key, *inputs[n + 2 :]], [*names[: n + 1], None, *names[n + 1 :]]
     how = {**node.attributes, "n_carries": n + 1}
     made = builder.add(loop, operands, how, bodies=(body,), name=node.name, output_names=results).outputs
     return [*made[: n + 1], *made[n + 2 :]]
 
 
-def _keyed_if(builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value) -> Sequence[Value | None]:
+def _keyed_if(
+    builder: GraphBuilder, node: Node, inputs: list[Value | None], key: Value, drops: bool
+) -> Sequence[Value | None]:
     """The key is the last capture of both."""
-    bodies = tuple([_with_key(body, False, None) for body in node.bodies])
+    bodies = tuple([_with_key(body, drops, None) for body in node.bodies])
     return builder.add(if_, [*inputs, key], {}, bodies=bodies, name=node.name, output_names=_names(node)).outputs
 
 
@@ -183,17 +189,8 @@ def draws(graph: Graph) -> bool:
 
 
 def has_dropout(graph: Graph) -> bool:
-    """Whether there is a node that drops in training."""
-    return any(is_inactive(node) for node in graph.nodes)
-
-
-def dropout_in_body(graph: Graph) -> Node | None:
-    """The first node with a body in which one would drop: bodies get no key."""
-    return next((node for node in graph.nodes if any(map(_has_any, node.bodies))), None)
-
-
-def _has_any(body: Graph) -> bool:
-    return has_dropout(body) or dropout_in_body(body) is not None
+    """Whether there is a node that drops in training, in bodies too."""
+    return any(is_inactive(node) or any(map(has_dropout, node.bodies)) for node in graph.nodes)
 
 
 def is_inactive(node: Node) -> bool:

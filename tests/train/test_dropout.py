@@ -108,13 +108,26 @@ def test_nodes_of_one_stream_drop_different_elements():
     assert abs(kept["twice"].mean() - 0.25) < 0.05
 
 
-def test_dropout_in_a_body_is_refused():
+def test_dropout_in_a_loop_drops_others_in_each_iteration_and_has_the_gradient_of_what_it_kept():
     body = df.GraphBuilder("step")
-    total, row = (body.input(name, df.float32, (8,)) for name in ("total", "row"))
-    body.output("total", df.ops.add(total, df.ops.dropout(row, ratio=0.5)))
+    total, row, w = (body.input(name, df.float32, (400,)) for name in ("total", "row", "w"))
+    kept = df.ops.dropout(df.ops.mul(row, w), ratio=0.5)
+    body.output("total", df.ops.add(total, kept))
+    body.output("kept", kept)
     g = df.GraphBuilder("net")
-    x, w = g.input("x", df.float32, (5, 8)), g.parameter("w", np.ones(8, np.float32))
-    (last, *_) = df.ops.scan(w, x, n_carries=1, n_xs=1, bodies=(body.build(),))
-    g.output("y", df.ops.dropout(last, ratio=0.5))
-    with pytest.raises(df.InputError, match="has a dropout node in its body, which gets no random numbers"):
-        df.Trainer(df.Model(g.build()), dropout=True, devices=["cpu"])
+    x, w = g.input("x", df.float32, (5, 400)), g.parameter("w", np.ones(400, np.float32))
+    zeros = g.constant(np.zeros(400, np.float32))
+    last, kept, *_ = df.ops.scan(zeros, x, w, n_carries=1, n_xs=1, bodies=(body.build(),))
+    g.output("kept", kept)
+    g.output("loss", df.ops.reduce_sum(last, axes=(0,), keepdims=False))
+    model, ones = df.Model(g.build()), {"x": np.ones((5, 400), np.float32)}
+    rate = df.optim.SGD(lr=1.0, momentum=0.0)
+    with df.Trainer(model, df.losses.output("loss"), rate, dropout=True, devices=["cpu"]) as trainer:
+        first = trainer.forward(ones, outputs=["kept"])["kept"].copy()
+        assert set(np.unique(first)) == {0, 2} and abs((first != 0).mean() - 0.5) < 0.05
+        for one, other in ((first[0], first[1]), (first[3], first[4])):
+            assert abs(np.mean(one == other) - 0.5) < 0.1
+        trainer.backward()
+        np.testing.assert_allclose(trainer.gradients["w"], 5 * first.sum(0))  # of a mean over 5 samples, as a sum
+        second = trainer.forward(ones, outputs=["kept"])["kept"]
+        assert not np.array_equal(first, second)
