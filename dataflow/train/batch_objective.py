@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .. import ops
 from ..errors import DataflowError, InputError
 from ..ir.builder import GraphBuilder
-from ..ir.types import TensorType, float32
+from ..ir.types import Array, TensorType, float32
 from ..ir.value import Value
 from .losses.loss import Loss, Target, compared
 from .losses.terms import ones, summed, total, upcast
@@ -48,6 +48,18 @@ class WeightedLoss:
     def outputs(self) -> tuple[str, ...]:
         """Names under which the graph returns all that the loss reads."""
         return (self.output, *self.others)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether an entry of the batch says which labels don't count."""
+        return getattr(self.loss, "counting", None) is not None and len(self.keys) > 1
+
+    def counting(self, entries: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The entries of a batch, with other numbers in place of labels that don't count."""
+        if not self.leaves_out:
+            return entries
+        labels: Array = cast(Any, self.loss).counting(entries, self.keys)
+        return {**entries, self.keys[0]: labels}
 
     def target(self, outputs: Mapping[str, TensorType], entries: Mapping[str, TensorType]) -> Target:
         """What is compared, given types by name; raises InputError where they don't fit."""

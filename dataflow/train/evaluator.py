@@ -200,13 +200,19 @@ class Evaluator:
         Raises:
             InputError: it can't.
         """
+        objective = self.objective
         wanted = Request(
-            self._inputs, tuple(self.objective.keys), self.classes, self.objective.open, numbered=self.numbered
+            self._inputs,
+            tuple(objective.keys),
+            self.classes,
+            objective.open,
+            numbered=self.numbered,
+            numbers=objective.number_keys,
         )
         dataset = as_dataset(data).bound(wanted)
         if not self.objective.open:
             dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,))
-        dataset.refuse_nan((*self.objective.label_keys, SAMPLE_WEIGHT))
+        dataset.refuse_nan((*self.objective.complete_keys, SAMPLE_WEIGHT))
         return dataset
 
     def _arguments(self, batch: Batch) -> dict[str, Array]:

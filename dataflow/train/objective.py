@@ -23,7 +23,7 @@ from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
 from .data.batch import Batch, refuse_nan
 from .losses.before import before
-from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
+from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
 from .metrics import Gathered, Metric
 from .names import CORE_ONLY, Names
 
@@ -119,6 +119,17 @@ class Objective:
         """The keys of labels and of what else losses read of a batch; an input of the model may be one."""
         return tuple(dict.fromkeys(key for entry in self._weighted_losses for key in entry.keys))
 
+    @property
+    def complete_keys(self) -> tuple[str, ...]:
+        """Those of the label keys of which no entry may be NaN."""
+        partial = {e.keys[0] for e in self._weighted_losses if e.leaves_out}
+        return tuple(key for key in self.label_keys if key not in partial)
+
+    @property
+    def number_keys(self) -> tuple[str, ...]:
+        """The keys of labels that are numbers, not classes."""
+        return tuple(e.keys[0] for e in self._weighted_losses if e.keys and compares_numbers(e.loss))
+
     def prepare(self, arrays: Mapping[str, Array], indices: Array | None) -> dict[str, Array]:
         """What the programs read of a batch beside the model's inputs, in the dtypes that they want.
 
@@ -132,12 +143,13 @@ class Objective:
                 array = arrays[key]
                 form = (*form, array.dtype, array.shape)
             wanted, allowed = self._seen.get(form) or self._wanted(form, arrays)
+            counting = entry.counting(arrays)
             for key, kind in wanted:
-                refuse_nan(key, arrays[key], indices)
+                refuse_nan(key, counting[key], indices)
                 if key in entries:
-                    entries[key] = np.asarray(arrays[key], kind)
+                    entries[key] = np.asarray(counting[key], kind)
             if allowed is not None:
-                self._refuse_others(allowed, entry, arrays, indices)
+                self._refuse_others(allowed, entry, counting, indices)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")

@@ -434,7 +434,13 @@ def _elementwise(m: Maker) -> Case:
         with np.errstate(all="ignore"):
             return product(weight, of(y, entries[m.labels].reshape(y.shape).astype(np.float64))), weight
 
-    return Case(loss, {m.name(): z}, entries, formula, behind=behind, numbers=bool(np.isfinite(z).all()))
+    def compared(entries: Entries) -> Array:
+        """Labels that don't count are NaN."""
+        found = entries[m.labels].astype(np.float64)
+        return found if key is None else np.where(entries[key] == 0, np.nan, found)
+
+    finite = bool(np.isfinite(z).all())
+    return Case(loss, {m.name(): z}, entries, formula, behind=behind, compared=compared, numbers=finite)
 
 
 # ---- of vectors and sequences --------------------------------------------------------------------------

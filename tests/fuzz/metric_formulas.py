@@ -160,17 +160,20 @@ def _precision_recall(score: Array, positive: Array) -> Any:
 
 
 def of_columns(random: standard.Random) -> list[Metric]:
-    """Metrics of yes-or-no logits: axis 1 has the columns."""
+    """Metrics of yes-or-no logits: axis 1 has the columns; labels that are NaN don't count."""
 
     def columns(z: Array, t: Array) -> tuple[Array, Array]:
         z, t = (v.reshape(len(v), v.shape[1] if v.ndim > 1 else 1, -1) for v in (z, t.reshape(z.shape)))
-        return tuple(np.moveaxis(v, 1, -1).reshape(-1, v.shape[1]) for v in (z, t > 0.5))  # type: ignore[return-value]
+        return tuple(np.moveaxis(v, 1, -1).reshape(-1, v.shape[1]) for v in (z, t))  # type: ignore[return-value]
 
     def of(formula: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Any]:
         return lambda z, t: formula(*columns(z, t))
 
+    def together(formula: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Any]:
+        return of(lambda z, t: formula(z[~np.isnan(t)], t[~np.isnan(t)] > 0.5))
+
     def averaged(z: Array, t: Array) -> Any:
-        shown, average = z > 0, given or ("binary" if z.shape[1] == 1 else "macro")
+        shown, t, average = (z > 0) & ~np.isnan(t), t > 0.5, given or ("binary" if z.shape[1] == 1 else "macro")
         counts = [(shown & t).sum(0), shown.sum(0), t.sum(0)]
         if average == "micro":
             return FIGURES[name][1](*(c.sum() for c in counts))
@@ -183,7 +186,8 @@ def of_columns(random: standard.Random) -> list[Metric]:
 
     def areas(area: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Any]:
         def of_each(z: Array, t: Array) -> Any:
-            found = [area(a, b) for a, b in zip(z.T, t.T, strict=True) if 0 < b.sum() < len(b)]
+            there = [(a[~np.isnan(b)], b[~np.isnan(b)] > 0.5) for a, b in zip(z.T, t.T, strict=True)]
+            found = [area(a, b) for a, b in there if 0 < b.sum() < len(b)]
             return np.mean(found) if found else np.nan
 
         return of(of_each)
@@ -191,9 +195,9 @@ def of_columns(random: standard.Random) -> list[Metric]:
     name = random.choice([*FIGURES])
     given: Any = random.choice((None, "micro", "macro", "each"))
     return [
-        (metrics.Accuracy(), of(lambda z, t: np.mean((z > 0) == t))),
-        (metrics.Matthews(), of(matthews)),
-        (metrics.CalibrationError(BINS), of(_column_calibration)),
+        (metrics.Accuracy(), together(lambda z, t: _mean((z > 0) == t))),
+        (metrics.Matthews(), together(matthews)),
+        (metrics.CalibrationError(BINS), together(_column_calibration)),
         (metrics.ROCAUC(), areas(_roc)),
         (metrics.PRAUC(), areas(_precision_recall)),
         (FIGURES[name][0](given), of(averaged)),
@@ -202,8 +206,11 @@ def of_columns(random: standard.Random) -> list[Metric]:
 
 def _r2(y: Array, t: Array) -> Any:
     y, t = (v.reshape(len(y), -1) for v in (y, t))
-    if len(y) < 2:
-        return np.nan
+    columns = [(a[~np.isnan(b)], b[~np.isnan(b)]) for a, b in zip(y.T, t.T, strict=True)]
+    return _mean(np.array([_r2_of(a[:, None], b[:, None]) for a, b in columns if len(b) > 1]))
+
+
+def _r2_of(y: Array, t: Array) -> Any:
     apart, around = ((y - t) ** 2).sum(0), ((t - t.mean(0)) ** 2).sum(0)
     level = (t == t[:1]).all(0)
     return np.mean(np.where(level, np.where(apart == 0, 1.0, 0.0), 1 - apart / np.where(level, 1.0, around)))
@@ -213,8 +220,12 @@ def _of_numbers(formula: Callable[[Array, Array], Any]) -> Callable[[Array, Arra
     return lambda y, t: formula(y, t.reshape(y.shape).astype(np.float64))
 
 
+def _over_those_that_count(formula: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Any]:
+    return _of_numbers(lambda y, t: formula(y[~np.isnan(t)], t[~np.isnan(t)]) if (t == t).any() else np.nan)
+
+
 OF_NUMBERS: list[Metric] = [
-    (metrics.MeanAbsoluteError(), _of_numbers(lambda y, t: np.abs(y - t).mean())),
-    (metrics.RMSE(), _of_numbers(lambda y, t: np.sqrt(((y - t) ** 2).mean()))),
+    (metrics.MeanAbsoluteError(), _over_those_that_count(lambda y, t: np.abs(y - t).mean())),
+    (metrics.RMSE(), _over_those_that_count(lambda y, t: np.sqrt(((y - t) ** 2).mean()))),
     (metrics.R2(), _of_numbers(_r2)),
 ]

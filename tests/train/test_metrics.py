@@ -186,3 +186,59 @@ def test_metrics_that_do_not_fit_are_refused(chosen, loss, says):
     labels = np.zeros(2, np.int64) if loss == "cross_entropy" else np.zeros((2, 4), np.float32)
     with pytest.raises(df.InputError, match=says):
         evaluated(np.zeros((2, 4), np.float32), labels, loss, chosen)
+
+
+def test_elements_of_weight_0_count_in_no_metric_whatever_their_labels_are():
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=(40, 3)).astype(np.float32)
+    there = rng.random((40, 3)) < 0.6
+    there[:8, 1] = False  # a column of the first batch without labels
+    there[:9, 2], there[9:, 2] = True, False
+    g = df.GraphBuilder("scaled")
+    x = g.input("x", df.float32, ("batch", 3))
+    g.output("y", df.ops.mul(x, g.parameter("one", np.float32(1))))
+    model = df.Model(g.build())
+
+    yes = (rng.random((40, 3)) < 0.4).astype(np.float32)
+    chosen = ["accuracy", "precision", "recall", "iou", "mcc", "confusion", "roc_auc", "pr_auc", "ece"]
+    loss = df.losses.BinaryCrossEntropy(weights="there")
+    for wild in (np.nan, -7.0, 1.0):
+        data = {"x": logits, "labels": np.where(there, yes, wild), "there": there}
+        found = df.evaluate(model, data, loss, chosen, batch_size=8)
+        z, t, p = logits.astype(np.float64), yes > 0.5, logits > 0
+        own = [(z[there[:, c], c], t[there[:, c], c]) for c in range(3)]
+        hits = np.array([((s > 0) & w).sum() for s, w in own])
+        assert found["accuracy"] == pytest.approx((p == t)[there].mean())
+        assert found["precision"] == pytest.approx(np.mean(hits / [(s > 0).sum() for s, _ in own]))
+        assert found["recall"] == pytest.approx(np.mean(hits / [w.sum() for _, w in own]))
+        assert found["iou"] == pytest.approx(np.mean(hits / [((s > 0) | w).sum() for s, w in own]))
+        assert found["mcc"] == pytest.approx(np.corrcoef(p[there], t[there])[0, 1])
+        matrix = [[(there & (t == a) & (p == b)).sum() for b in (False, True)] for a in (False, True)]
+        assert found["confusion"].tolist() == matrix
+        areas = [(s[w][:, None] > s[~w]).mean() for s, w in own]
+        assert found["roc_auc"] == pytest.approx(np.mean(areas))
+        steps = [[(w & (s >= at)).sum() / (s >= at).sum() for at in s[w]] for s, w in own]
+        assert found["pr_auc"] == pytest.approx(np.mean([np.mean(each) for each in steps]))
+        sure = 1 / (1 + np.exp(-np.abs(z[there])))
+        bins = np.minimum(sure * 15, 14).astype(int)
+        gaps = [abs(((p == t)[there] - sure)[bins == b].sum()) for b in range(15)]
+        assert found["ece"] == pytest.approx(sum(gaps) / there.sum(), rel=1e-5)
+
+    wanted = logits + rng.normal(size=(40, 3))
+    for wild in (np.nan, 1e6):
+        data = {"x": logits, "labels": np.where(there, wanted, wild), "there": there.astype(np.int64)}
+        found = df.evaluate(model, data, df.losses.MSE(weights="there"), ["mae", "rmse", "r2"], batch_size=8)
+        gap = logits - wanted
+        assert found["loss"] == pytest.approx((gap[there] ** 2).mean(), rel=1e-5)
+        assert found["mae"] == pytest.approx(np.abs(gap[there]).mean(), rel=1e-5)
+        assert found["rmse"] == pytest.approx(np.sqrt((gap[there] ** 2).mean()), rel=1e-5)
+        columns = [(gap[there[:, c], c], wanted[there[:, c], c]) for c in range(3)]
+        assert found["r2"] == pytest.approx(
+            np.mean([1 - (e**2).sum() / ((w - w.mean()) ** 2).sum() for e, w in columns])
+        )
+        with df.Trainer(model.copy(), df.losses.MSE(weights="there"), "sgd:lr=0.01,momentum=0") as trainer:
+            trainer.fit(data, epochs=1, batch_size=40, progress=False)
+            slope = 2 * (gap * logits)[there].mean()
+            assert trainer.model.parameters["one"].array == pytest.approx(1 - 0.01 * slope, rel=1e-5)
+    with pytest.raises(df.InputError, match="'labels' of sample 0 is NaN"):
+        df.evaluate(model, data | {"labels": np.full((40, 3), np.nan)}, "mse:weights=there", [])

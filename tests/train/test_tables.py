@@ -120,6 +120,41 @@ def test_only_features_are_filled_and_labels_are_none_of_them(tmp_path: Path) ->
     np.testing.assert_array_equal(found["x"], [[1, 2, 3, 4], [1, 7, 3, 4]])
 
 
+@pytest.mark.parametrize("cell", ["", "NA", "N/A", "nan", "NULL", "None"])
+def test_labels_that_are_numbers_stay_numbers_where_one_is_missing(tmp_path: Path, cell: str) -> None:
+    path = csv_file(tmp_path, f"a,b,c,d,labels\n1,2,3,4,10\n5,{cell},7,8,2\n1,2,3,4,{cell}\n9,8,7,6,1\n5,5,5,5,9\n")
+    found = arrays(df.Dataset(path, missing="drop"))
+    np.testing.assert_array_equal(found["labels"], [10, 1, 9])  # as texts they would be classes 1, 0 and 2
+    np.testing.assert_array_equal(found["x"], [[1, 2, 3, 4], [9, 8, 7, 6], [5, 5, 5, 5]])
+    with pytest.raises(df.InputError, match="line 4, column 'labels': the label is missing"):
+        arrays(df.Dataset(path, missing=0))
+    named = csv_file(tmp_path, "a,b,c,d,labels\n1,2,3,4,cat\n1,2,3,4,None\n", "named.csv")
+    assert df.Dataset(named).bound(WANTED).classes == {"labels": ["None", "cat"]}
+
+
+def line(name: str = "y") -> df.Model:
+    g = df.GraphBuilder("line")
+    x = g.input("x", df.float32, ("batch", 4))
+    g.output(name, df.ops.matmul(x, g.parameter("w", np.array([[1], [2], [0], [0]], np.float32))))
+    return df.Model(g.build())
+
+
+def test_differences_from_texts_are_refused_unless_classes_are_given(tmp_path: Path) -> None:
+    lines = ["1,0,0,0,2.5", "0,1,0,0,1 230", "0,0,1,0,7"]
+    path = csv_file(tmp_path, "\n".join(["a,b,c,d,price", *lines]))
+    for loss in ("mse", "mae", "huber", "smooth_l1", "poisson_nll"):
+        with pytest.raises(df.InputError, match="line 3, column 'price': '1 230' is no number"):
+            df.evaluate(line(), df.Dataset(path, label="price"), loss)
+    given = df.Dataset(path, label="price", classes=["7", "2.5", "1 230"])
+    assert df.evaluate(line(), given, "mse", [])["loss"] == 0.0  # classes 1, 2 and 0, which the line gives
+    path.write_text(path.read_text().replace("1 230", ""))
+    found = df.evaluate(line(), df.Dataset(path, label="price", missing="drop"), "mse", [])["loss"]
+    assert found == pytest.approx((1.5**2 + 7**2) / 2)
+    yes = csv_file(tmp_path, "a,b,c,d,labels\n1,0,0,0,yes\n0,1,0,0,no\n", "yes.csv")
+    found = df.evaluate(line(), yes, "binary_cross_entropy", [])["loss"]
+    assert found == pytest.approx((np.log1p(np.exp(-1)) + np.log1p(np.exp(2))) / 2, rel=1e-6)
+
+
 def test_lists_in_cells_are_vectors(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "v.jsonl"
@@ -199,7 +234,7 @@ def test_bad_files_say_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(df.InputError, match=r"j\.jsonl: can't be read as JSON lines: .*changed from number to string"):
         df.Dataset(tmp_path / "j.jsonl")
     (tmp_path / "n.jsonl").write_text('{"x": [1, 2, 3, 4], "labels": 1}\n{"x": [1, 2, 3, 4]}\n')
-    with pytest.raises(df.InputError, match=r"n\.jsonl: row 1, column 'labels': a number is missing"):
+    with pytest.raises(df.InputError, match=r"n\.jsonl: row 1, column 'labels': the label is missing"):
         arrays(df.Dataset(tmp_path / "n.jsonl"))
     with pytest.raises(df.InputError, match=r"no such file or folder"):
         df.Dataset(tmp_path / "none.csv")

@@ -44,6 +44,7 @@ class Request:
         open: other entries may be read too, which only the objective knows.
         raw: entries as they are, since a function makes those that are wanted.
         numbered: labels may be numbers of known classes, too.
+        numbers: keys of labels that are compared as numbers, so that texts are no names of classes.
     """
 
     inputs: Mapping[str, TensorType]
@@ -52,6 +53,7 @@ class Request:
     open: bool = False
     raw: bool = False
     numbered: bool = False
+    numbers: Sequence[str] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:

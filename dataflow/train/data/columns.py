@@ -89,7 +89,7 @@ class Columns:
         return values
 
     def labels(
-        self, name: str, rows: Array, classes: Sequence[str] | None, *, numbered: bool = False
+        self, name: str, rows: Array, classes: Sequence[str] | None, *, numbered: bool = False, numbers: bool = False
     ) -> tuple[Array, Sequence[str] | None]:
         """A column as labels, with the names of the classes where it has texts.
 
@@ -98,29 +98,48 @@ class Columns:
             rows: those that are wanted.
             classes: the known ones; None: those that occur, sorted.
             numbered: numbers that are no names of known classes are theirs by their order.
+            numbers: texts are no names of classes, unless these are known.
 
         Raises:
-            InputError: a label is missing, or is none of the known classes. Names the row.
+            InputError: a label is missing, or is none of the known classes, or no number. Names the row.
         """
         column = self.column(name)
+        if column.is_text and numbers and classes is None:
+            return self._with_numbers(name, rows).labels(name, rows, None)
         if not column.is_text:
+            if column.values.dtype.kind == "f":
+                self._need_labels(name, rows, np.isnan(column.values[rows]))
             values = self.numbers(name, rows)
             if classes is None or (numbered and not set(values.astype(str)) <= {*classes}):
                 return _integral(values), classes
             texts = values.astype(str).astype(object)
         else:
             texts = column.values[rows]
-        missing = [i for i, text in enumerate(texts) if text is None or text == ""]
-        if missing:
-            raise self.refused(name, rows[missing[0]], "the label is missing; missing='drop' leaves such rows out")
+        self._need_labels(name, rows, np.array([text is None or text == "" for text in texts], bool))
         known = sorted(set(texts)) if classes is None else list(classes)
-        numbers = {text: number for number, text in enumerate(known)}
-        unknown = next((i for i, text in enumerate(texts) if text not in numbers), None)
+        numbered_by = {text: number for number, text in enumerate(known)}
+        unknown = next((i for i, text in enumerate(texts) if text not in numbered_by), None)
         if unknown is not None:
             raise self.refused(name, rows[unknown], f"{texts[unknown]!r} is none of the classes {listed(known)}")
         if classes is None:
             _log.info("%s: %s has %d classes: %s", self.name, name, len(known), listed(known))
-        return np.array([numbers[text] for text in texts], np.int64), known
+        return np.array([numbered_by[text] for text in texts], np.int64), known
+
+    def _need_labels(self, name: str, rows: Array, missing: Array) -> None:
+        if missing.any():
+            row = rows[int(np.argwhere(missing)[0][0])]
+            raise self.refused(name, row, "the label is missing; missing='drop' leaves such rows out")
+
+    def _with_numbers(self, name: str, rows: Array) -> Columns:
+        """With the rows of a column of texts read as numbers; raises InputError where one is none."""
+        texts, found = self.columns[name].values, np.zeros(len(self))
+        for row in rows:
+            text = texts[row]
+            if text is not None and text != "" and not _is_number(text):
+                why = f"{text!r} is no number, as the loss compares; classes= numbers the texts by their order"
+                raise self.refused(name, row, why)
+            found[row] = float(text or "nan")
+        return replace(self, columns={**self.columns, name: Column(found)})
 
     def complete(self, names: Sequence[str]) -> Array:
         """The rows in which none of the columns has a missing value or one that is not finite."""

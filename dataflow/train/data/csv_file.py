@@ -16,6 +16,10 @@ from .columns import Column, Columns
 from .table import TableOptions
 from .text import TextOptions
 
+# Cells that stand for a missing number where the others are numbers; pandas has the same.
+_ABSENT = frozenset(
+    ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "None", "NULL", "null", "<NA>", "#NA", "#N/A", "#N/A N/A"]
+) | {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 _ROWS = 1 << 14  # at a time: numbers need less memory than the texts that they are read from
 
 
@@ -43,7 +47,8 @@ def _read(path: Path, reader: Any, options: TableOptions | TextOptions) -> Colum
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
-    building = [_Building(name in options.texts()) for name in names]
+    prose = options.columns if isinstance(options, TextOptions) else ()
+    building = [_Building(name in options.texts(), name in prose) for name in names]
     lines: list[Array] = []
     for block, numbers in _blocks(path, reader, len(names)):
         lines.append(np.array(numbers, np.int64))
@@ -76,11 +81,13 @@ class _Building:
     """A column that grows.
 
     Args:
-        text: its cells stay texts as long as not all are numbers.
+        text: its cells stay texts as long as not all are numbers, or missing.
+        prose: they stay texts where one is missing, too.
     """
 
-    def __init__(self, text: bool) -> None:
+    def __init__(self, text: bool, prose: bool) -> None:
         self._text = text
+        self._prose = prose
         self._numbers: list[Array] = []
         self._texts: list[str] = []
         self._problem: str | None = None
@@ -108,12 +115,12 @@ class _Building:
             return Column(np.concatenate(self._numbers))
         texts = np.array(self._texts, object)
         numbers = _numbers(self._texts) if self._text else None
-        return Column(texts if numbers is None or np.isnan(numbers).any() else numbers)
+        return Column(texts if numbers is None or (self._prose and np.isnan(numbers).any()) else numbers)
 
 
 def _numbers(cells: Sequence[str]) -> Array | None:
-    """The cells as numbers, NaN for empty ones; None where one is no number."""
+    """The cells as numbers, NaN for those that are missing; None where one is no number."""
     try:
-        return np.array([cell or "nan" for cell in cells], np.float64)
+        return np.array(["nan" if cell in _ABSENT else cell for cell in cells], np.float64)
     except ValueError:
         return None

@@ -111,7 +111,9 @@ class TableSource:
         classes: dict[str, Sequence[str]] = {}
         for key, name in labels.items():
             known = request.classes.get(key, self.options.classes)
-            arrays[key], named = columns.labels(name, rows, known, numbered=request.numbered)
+            numbers = key in request.numbers
+            known = self.options.classes if numbers else known
+            arrays[key], named = columns.labels(name, rows, known, numbered=request.numbered, numbers=numbers)
             if named is not None:
                 classes[key] = named
         for name in weights:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+import numpy as np
 
 from ... import ops
 from ...errors import InputError
 from ...host import checks
-from ...ir.types import TensorType
+from ...ir.types import Array, TensorType
 from ...ir.value import Value
 from .loss import LABELS, Allowed, Target
 from .terms import alike, as_dtype, factor, float_of, number, numbers, ones, pair, same_shape, shaped, zero
@@ -21,7 +24,7 @@ class Elementwise:
 
     Attributes:
         weights: key of a batch entry of the labels' shape, by which each element counts: it multiplies the loss and
-            the weight, so a 0 leaves the element out.
+            the weight, so a 0 leaves the element out, of metrics too.
     """
 
     weights: str | None = field(default=None, kw_only=True)
@@ -30,6 +33,7 @@ class Elementwise:
     allowed: ClassVar[Allowed | None] = None
     skips: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[str, ...]] = ("mae",)
+    compares_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.optional(f"{self.name}: weights", self.weights, str)
@@ -47,7 +51,28 @@ class Elementwise:
         if weights.dtype.kind not in "fiub" or not alike(weights.shape, labels.shape):
             raise InputError(f"{self.name}: {self.weights!r} is {weights}; expected numbers of the labels' shape")
         entries = (TensorType(float_of(output), weights.shape),)
-        return Target(output, found.labels, allowed=found.allowed, entries=entries)
+        return Target(output, found.labels, allowed=found.allowed, entries=entries, sparse=True)
+
+    def compared(
+        self, target: Target, output: Value, labels: Value, weights: Value | None = None
+    ) -> tuple[Value, Value]:
+        """The labels are NaN where the weight is 0."""
+        if weights is None:
+            return output, labels
+        y, t = pair(output, labels)
+        out = ops.equal(shaped(as_dtype(weights, y.type.dtype), y), 0.0)
+        return y, ops.where(out, number(t, math.nan), t)
+
+    def counting(self, entries: Mapping[str, Array], keys: Sequence[str]) -> Array:
+        """The labels of a batch with an allowed number in place of those whose weight is 0, whatever they are."""
+        labels = entries[keys[0]]
+        if self.weights is None:
+            return labels
+        weights = np.asarray(entries[keys[1]])
+        if weights.shape != labels.shape or weights.all() or labels.dtype.kind not in "fiub":
+            return labels
+        allowed = self.allowed or Allowed(0.0)
+        return np.where(weights == 0, labels.dtype.type(max(allowed.only, default=allowed.least)), labels)
 
     def elements(
         self, target: Target, output: Value, labels: Value, weights: Value | None = None
@@ -156,6 +181,7 @@ class BinaryCrossEntropy(Elementwise):
     allowed = Allowed(0.0, 1.0)
     skips = ("sigmoid",)
     metrics = ("accuracy",)
+    compares_numbers = False  # names of two classes are no and yes
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -72,6 +72,7 @@ class Target:
         allowed: the values that the labels may have; None where a kernel checks them, or all are.
         entries: types of the further entries of the batch that the loss reads, in the order of its ``keys``.
         checked: the values that the labels may have where a kernel checks them, whose error knows no samples.
+        sparse: in what metrics compare, labels that don't count are NaN.
     """
 
     output: TensorType
@@ -81,6 +82,7 @@ class Target:
     allowed: Allowed | None = None
     entries: tuple[TensorType, ...] = ()
     checked: Allowed | None = None
+    sparse: bool = False
 
 
 @runtime_checkable
@@ -127,6 +129,11 @@ class OutputLoss:
 def output(name: str) -> OutputLoss:
     """The loss that the model computes itself: its value ``name``, per sample or element, or the mean of the batch."""
     return OutputLoss(name)
+
+
+def compares_numbers(loss: Loss) -> bool:
+    """Whether texts in the place of the labels can't be names of classes: of what is compared by differences."""
+    return bool(getattr(loss, "compares_numbers", "mae" in loss.metrics))
 
 
 def others_of(loss: Loss) -> tuple[str, ...]:

@@ -57,6 +57,13 @@ def ones(value: Value) -> Value:
     return filled(upcast(value), 1.0)
 
 
+def counts(target: Target, labels: Value) -> Value:
+    """Ones in the labels' shape, 0 where a label doesn't count."""
+    if not target.sparse:
+        return ones(labels)
+    return as_dtype(ops.logical_not(ops.is_nan(labels)), upcast(labels).type.dtype)
+
+
 def zero(value: Value) -> Value:
     """A rank-0 zero of the value's dtype."""
     return number(value, 0)

@@ -32,8 +32,8 @@ class Counts:
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The counts of a batch, (3, C) for classes and (4, C) for columns."""
         if target.axis is None:
-            found, wanted = yes_or_no(output, labels)
-            rows = [ops.mul(found, wanted), found, wanted, ops.add(ops.mul(found, 0.0), 1.0)]
+            found, wanted, weight = yes_or_no(target, output, labels)
+            rows = [ops.mul(found, wanted), found, wanted, weight]
             return (_stacked([ops.reduce_sum(row, axes=(0,), keepdims=0) for row in rows]),)
         found, wanted, weight = counted(target, output, labels)
         size = int(output.type.shape[target.axis])

@@ -8,10 +8,9 @@ import numpy as np
 
 from ... import ops
 from ...errors import InputError
-from ...ir.types import Array, float32, int64
+from ...ir.types import Array, int64
 from ...ir.value import Value
 from ..losses.loss import Target
-from ..losses.terms import ones
 from .rows import counted, yes_or_no
 
 _MOST = 4096  # classes
@@ -28,9 +27,9 @@ class Confusion:
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The counts of a batch."""
         if target.axis is None:
-            found, wanted = (ops.reshape(v, shape=(v.type.elements,)) for v in yes_or_no(output, labels))
+            rows = yes_or_no(target, output, labels)
+            found, wanted, weight = (ops.reshape(v, shape=(v.type.elements,)) for v in rows)
             found, wanted, size = ops.cast(found, to=int64), ops.cast(wanted, to=int64), 2
-            weight = ops.cast(ones(found), to=float32)
         else:
             size = int(output.type.shape[target.axis])
             if size > _MOST:

@@ -10,7 +10,7 @@ from ...host.numbers import integer
 from ...ir.types import bool_, float32
 from ...ir.value import Value
 from ..losses.loss import Target
-from ..losses.terms import ones, pair, summed, zero
+from ..losses.terms import as_dtype, counts, pair, summed, where_positive, zero
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Accuracy:
         """Right answers and answers; ignored labels count in neither."""
         if target.axis is None:
             z, t = pair(output, labels)
-            right = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5))
-            return summed(right), summed(ones(z))
+            right, weight = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5)), counts(target, t)
+            right = where_positive(weight, as_dtype(right, z.type.dtype)) if target.sparse else right
+            return summed(right), summed(weight)
         found = ops.argmax(output, axis=target.axis, keepdims=0)
         return _counted(ops.equal(found, labels), labels, target)
 
@@ -72,7 +73,8 @@ class MeanAbsoluteError:
         if target.axis is not None:
             raise InputError("metric 'mae' compares numbers; with class labels use 'accuracy' or 'top5'")
         y, t = pair(output, labels)
-        return summed(ops.abs(ops.sub(y, t))), summed(ones(y))
+        distance, weight = ops.abs(ops.sub(y, t)), counts(target, t)
+        return summed(where_positive(weight, distance) if target.sparse else distance), summed(weight)
 
 
 def _counted(right: Value, labels: Value, target: Target) -> tuple[Value, Value]:

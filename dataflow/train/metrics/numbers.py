@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...ir.types import Array
 from ...ir.value import Value
 from ..losses.loss import Target
-from ..losses.terms import ones, pair, summed
+from ..losses.terms import counts, pair, summed, where_positive
 
 
 @dataclass
@@ -20,10 +20,10 @@ class R2:
     """1 - squared differences / squared deviations of the labels from their mean, per column, then their mean.
 
     Columns are all numbers of a sample. One whose labels are all equal counts 1 where they are met and 0 elsewhere, as
-    in scikit-learn; nan below two samples.
+    in scikit-learn. Columns of fewer than two labels that count are left out; nan where there is no other.
     """
 
-    count: int = field(default=0, init=False, repr=False)
+    counts: Array | None = field(default=None, init=False, repr=False)
     sums: Array | None = field(default=None, init=False, repr=False)
 
     name = "r2"
@@ -38,25 +38,26 @@ class R2:
     def update(self, output: Array, labels: Array) -> None:
         """Adds mean and squared deviations of a batch to those before (Chan, Golub, LeVeque 1979)."""
         y, t = output.astype(np.float64), labels.astype(np.float64)
-        if not len(t):
+        there = ~np.isnan(t)  # what doesn't count; other labels are never NaN
+        own = there.sum(0)
+        t, differences = np.where(there, t, 0.0), np.where(there, y - t, 0.0)
+        mean = t.sum(0) / np.maximum(own, 1)
+        added = np.array([mean, (np.where(there, t - mean, 0.0) ** 2).sum(0), (differences**2).sum(0)])
+        if self.sums is None or self.counts is None:
+            self.sums, self.counts = added, own
             return
-        mean = t.mean(0)
-        added = np.array([mean, ((t - mean) ** 2).sum(0), ((y - t) ** 2).sum(0)])
-        if self.sums is None:
-            self.sums, self.count = added, len(t)
-            return
-        total = self.count + len(t)
-        apart = added[0] - self.sums[0]
-        self.sums[0] += apart * (len(t) / total)
-        self.sums[1] += added[1] + apart**2 * (self.count * len(t) / total)
+        total = self.counts + own
+        share, apart = own / np.maximum(total, 1), added[0] - self.sums[0]
+        self.sums[0] += apart * share
+        self.sums[1] += added[1] + apart**2 * (self.counts * share)
         self.sums[2] += added[2]
-        self.count = total
+        self.counts = total
 
     def result(self) -> float:
         """The mean over columns."""
-        if self.sums is None or self.count < 2:
+        if self.sums is None or self.counts is None or not (self.counts > 1).any():
             return math.nan
-        _, deviations, differences = self.sums
+        _, deviations, differences = self.sums[:, self.counts > 1]
         met = np.where(differences == 0.0, 1.0, 0.0)
         each = np.divide(differences, deviations, out=1.0 - met, where=deviations != 0.0)
         return float(np.mean(1.0 - each))
@@ -74,8 +75,9 @@ class RMSE:
         """The sum of squared differences and the number of elements."""
         _need_numbers(self.name, target)
         y, t = pair(output, labels)
-        difference = ops.sub(y, t)
-        return summed(ops.mul(difference, difference)), summed(ones(y))
+        difference, weight = ops.sub(y, t), counts(target, t)
+        difference = where_positive(weight, difference) if target.sparse else difference
+        return summed(ops.mul(difference, difference)), summed(weight)
 
     def update(self, squares: Array, count: Array) -> None:
         """Counts a batch in."""

@@ -13,7 +13,7 @@ from ...ir.types import Array, float32, int64
 from ...ir.value import Value
 from ..losses.class_axis import weight_of_labels
 from ..losses.loss import Target
-from ..losses.terms import as_dtype, class_numbers, number, ones, pair, summed, upcast
+from ..losses.terms import as_dtype, class_numbers, counts, number, pair, summed, upcast
 from .classes import ratio
 from .rows import by_column, counted, need_classes
 
@@ -68,7 +68,7 @@ class CalibrationError:
         if target.axis is None:
             z, t = pair(output, labels)
             z, t = (ops.reshape(by_column(v), shape=(v.type.elements,)) for v in (z, t))
-            confidence, weight = ops.sigmoid(ops.abs(z)), ones(z)
+            confidence, weight = ops.sigmoid(ops.abs(z)), counts(target, t)
             right = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5))
         else:
             found, wanted, weight = counted(target, output, labels)

@@ -42,7 +42,8 @@ class Ranking:
         if np.isnan(logits).any():
             return math.nan
         if labels.ndim == 2:
-            columns = [*zip(logits.T, labels.T > 0.5, strict=True)]
+            there = ~np.isnan(labels.T)  # those that count
+            columns = [(z[own], t[own] > 0.5) for z, t, own in zip(logits.T, labels.T, there, strict=True)]
         else:
             shares, labels = probabilities(logits[labels >= 0]), labels[labels >= 0]
             last = shares.shape[1] == 2  # then both classes have the same area under ROC; that of class 1 is meant

@@ -12,7 +12,7 @@ from ...ir.types import Array, float32
 from ...ir.value import Value
 from ..losses.class_axis import weight_of_labels
 from ..losses.loss import Target
-from ..losses.terms import class_numbers, number, pair, upcast
+from ..losses.terms import as_dtype, class_numbers, counts, number, ones, pair, upcast
 
 _EXACT = 1 << 24  # float32 counts so far
 
@@ -57,12 +57,19 @@ def counted(target: Target, output: Value, labels: Value) -> tuple[Value, Value,
     return ops.reshape(found, shape=flat), ops.reshape(safe, shape=flat), ops.reshape(weight, shape=flat)
 
 
-def yes_or_no(output: Value, labels: Value) -> tuple[Value, Value]:
-    """1 or 0 for what was found, by the sign of the logit, and for the label, by column (N, K) each."""
+def yes_or_no(target: Target, output: Value, labels: Value) -> tuple[Value, Value, Value]:
+    """1 or 0 for what was found, by the sign of the logit, for the label, and whether it counts, by column (N, K) each.
+
+    The first two are 0 where it doesn't.
+    """
     y, t = pair(output, labels)
     check_exact(y.type.elements)
     found, wanted = by_column(ops.greater(y, 0.0)), by_column(ops.greater(t, 0.5))
-    return ops.cast(found, to=float32), ops.cast(wanted, to=float32)
+    found, wanted = ops.cast(found, to=float32), ops.cast(wanted, to=float32)
+    if not target.sparse:
+        return found, wanted, ones(found)
+    weight = by_column(as_dtype(counts(target, t), float32))
+    return ops.mul(found, weight), ops.mul(wanted, weight), weight
 
 
 def check_exact(elements: int) -> None:
