@@ -23,6 +23,7 @@ log = logging.getLogger("dataflow")
 
 MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes that may never come, where no state says that they will
 _FIRST_WAIT = 4  # runs after a series could not be made
+_UNMADE = (InputError, ModelError, OutOfMemoryError, LimitExceeded)  # perhaps of other sizes alone
 
 
 class _NoSeries(DataflowError):
@@ -216,7 +217,7 @@ class RunSeries:
         graph = self._computing(self._graph, names)
         try:
             bind(graph, sizes_of_shapes(self._graph.inputs, line.at(t)), self._engine.registry.reference_kernels)
-        except (InputError, ModelError):
+        except _UNMADE:
             return False
         return True
 
@@ -251,7 +252,7 @@ class RunSeries:
                 return made
 
             program = self._engine.program(self._kind, form, make)
-        except (InputError, ModelError, OutOfMemoryError, LimitExceeded) as error:  # perhaps of other sizes alone
+        except _UNMADE as error:
             raise _NoSeries(str(error)) from error
         assert isinstance(program, SeriesProgram)
         return found, program

@@ -66,7 +66,8 @@ class Session:
         memory: ``"small"``: kernels read weights where the model has them, instead of copies in the form that they
             are fastest with, and all plans use one scratch memory, so that runs take turns.
         seed: of random nodes that have none of their own. They draw other numbers in each run; the first run of a
-            session draws those of the first of another with this seed, on any device.
+            session draws those of the first of another with this seed, on any device. A forked child and its parent
+            go on with the same ones.
 
     Raises:
         InputError: an unknown device, option or precision; state that the model hasn't, or whose types don't agree.

@@ -16,7 +16,7 @@ from .host import checks
 from .ir.dims import Dim, bind_size
 from .ir.graph import Graph
 from .ir.types import Array, TensorType
-from .ops.dynamic_shape import forms_of
+from .ops.dynamic_shape import deferred, forms_of
 from .passes.dynamic_regions import depends_on_data
 
 _PAST = re.compile(r"past_key_values?|past")
@@ -73,6 +73,8 @@ class SessionState:
         self._pairs, self._kept = pairs, kept
         self._names = frozenset(pairs.values())
         self._types = {name: graph.outputs[output].type for output, name in pairs.items()}
+        sizes = [size for type_ in self._types.values() for size in type_.shape]
+        self._may_be_empty = graph.has(deferred) or any(not isinstance(size, int) or size == 0 for size in sizes)
         self._fed = DeclaredInputs(tuple(value for value in graph.inputs if value.name not in self._names))
         self._arrays: dict[str, Array] = {}
 
@@ -143,12 +145,17 @@ class SessionState:
         before = self._arrays
         if self._kept is None:
             self._arrays = {name: results.pop(output) for output, name in self._pairs.items()}
-        left = self._found()
-        if all(array.size for array in left.values()):
+        if not self._may_be_empty:
+            return
+        if self._kept is None:
+            left: dict[str, Any] = {name: array.shape for name, array in self._arrays.items()}
+        else:
+            left = {name: type_.shape for name, type_ in self._kept.types.items()}
+        if all(0 not in shape for shape in left.values()):
             return
         fed = self._fed.values
         sizes = sizes_of_shapes(fed, [given[value.name].shape for value in fed])
-        none = [name for name, array in left.items() if _lacks(array.shape, self._inputs[name].type, sizes)]
+        none = [name for name, shape in left.items() if _lacks(shape, self._inputs[name].type, sizes)]
         if self._kept is None:
             self._arrays |= {name: before[name] for name in none}
         elif none:

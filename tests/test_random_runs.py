@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import dataflow as df
+from dataflow.passes.random_keys import KEY_INPUT
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -49,7 +50,7 @@ def test_the_key_is_no_input_of_the_user():
     """It is neither asked for nor taken, and sizes that grow don't change who draws what."""
     session = df.Session(noisy(), devices=["cpu"])
     with pytest.raises(df.InputError, match="unknown"):
-        session.run({"x": X, "random/key": np.zeros(2, np.uint64)})
+        session.run({"x": X, KEY_INPUT: np.zeros(2, np.uint64)})
     results = [session.run({"x": np.zeros((rows, 3), np.float32)})["y"] for rows in range(1, 9)]
     again = df.Session(noisy(), devices=["numpy"])
     for rows, expected in enumerate(results, 1):

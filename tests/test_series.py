@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import dataflow as df
+from dataflow import series
 from dataflow.cdevice.series import SeriesCSegment
 from dataflow.engine import Engine
 from dataflow.execute.series import SeriesProgram
@@ -145,6 +146,22 @@ def test_lengths_up_to_the_last_that_a_model_takes_are_planned_once(tmp_path, co
     assert compiled[0] == 5  # two lengths, then three for the series
     with pytest.raises(df.InputError):
         session.run(np.ones((1, 13), np.float32))
+
+
+def test_sizes_ahead_that_would_exceed_a_limit_end_no_run(decoders, monkeypatch):
+    """What is computed of sizes may need more than is allowed where they are those of the last plan of a series."""
+    bind = series.bind
+
+    def limited(graph, sizes, *more):
+        if max(sizes.values()) > 12:
+            raise df.LimitExceeded("too much")
+        return bind(graph, sizes, *more)
+
+    monkeypatch.setattr(series, "bind", limited)
+    session, each = (df.Session(decoders["all"], devices=["cpu"], plans=plans) for plans in (16, 0))
+    for past in range(2, 12):
+        found, expected = session.run(inputs(past)), each.run(inputs(past))
+        np.testing.assert_array_equal(found["y"], expected["y"])
 
 
 def test_results_go_where_the_caller_says(decoders):

@@ -105,7 +105,7 @@ class BoundCalls:
         Raises:
             Cancelled: the cancel word was set.
             InputError: data that a kernel refuses; names the node.
-            PluginError: a kernel gave a result of another shape.
+            PluginError: a kernel gave too few results, or one of another shape or kind.
         """
         for step, code, inputs, outputs in self._steps:
             if cancel and cancel[0]:
@@ -134,20 +134,25 @@ def _read_only(operand: Any) -> Any:
 
 def _put_result(step: Step, target: Any, result: Any) -> None:
     """Copies a result to where it belongs; raises PluginError where it has another shape, or no numbers of its kind."""
-    shape, expected, gave = np.shape(result), str(list(target.shape)), ""
-    if shape != target.shape:
-        gave = "None" if result is None else f"a result of shape {list(shape)}"
-    elif _loses(found := np.asarray(result).dtype, target.dtype):
-        gave, expected = f"a result of {found}", str(target.dtype)
-    if gave:
-        assert step.kernel is not None
-        raise PluginError(f"{step.node.describe()}: kernel {step.kernel.name!r} gave {gave}; expected {expected}")
-    target[...] = result
+    try:
+        shape = np.shape(result)
+        if shape != target.shape:
+            gave = "None" if result is None else f"a result of shape {list(shape)}"
+            expected = str(list(target.shape))
+        elif (found := np.asarray(result).dtype) != target.dtype and _loses(found, target.dtype):
+            gave, expected = f"a result of {found}", str(target.dtype)
+        else:
+            target[...] = result
+            return
+    except (TypeError, ValueError) as error:  # lists of different lengths, dates
+        gave, expected = f"what is no array ({error})", f"{target.dtype}{list(target.shape)}"
+    assert step.kernel is not None
+    raise PluginError(f"{step.node.describe()}: kernel {step.kernel.name!r} gave {gave}; expected {expected}")
 
 
 def _loses(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Whether a cast would lose more than digits: imaginary parts, fractions, or what a text says."""
-    kinds = {"c": "fiub", "f": "iub", "U": "cfiub", "S": "cfiub"}
+    kinds = {"c": "fiub", "f": "iub", "U": "cfiub", "S": "cfiub", "O": "cfiub"}  # of objects None would be nan
     return wanted.kind in kinds.get(given.kind, "")
 
 
@@ -197,6 +202,8 @@ def call_kernel(
         error.add_note(f"in a kernel of {node.describe()}")
         raise
     results = found if isinstance(found, tuple) else (found,)
+    if len(results) >= len(node.outputs):
+        return results
     needed = max((number for number, value in enumerate(node.outputs, 1) if value is not None), default=0)
     if len(results) < needed:
         raise PluginError(

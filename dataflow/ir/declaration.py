@@ -11,7 +11,7 @@ _REPEATED = "*"
 
 
 def fault_of(
-    name: Any, inputs: Any, outputs: Any, attributes: Mapping[str, Any], inplace: Any, effects: str, infer: Any
+    name: Any, inputs: Any, outputs: Any, attributes: Any, inplace: Any, effects: str, infer: Any
 ) -> str | None:
     """Why an op can't be declared so, or None; see ``AnyOp`` for the arguments."""
     if not isinstance(name, str) or name.split() != [name]:
@@ -22,6 +22,8 @@ def fault_of(
         repeated = [one for one in names if one.endswith(_REPEATED)]
         if repeated and ((what == "inputs" and names[-1] != repeated[0]) or len(repeated) > 1):
             return f"its {what} {', '.join(names)} have {repeated[0]!r} before others; only the last one repeats"
+    if not isinstance(attributes, Mapping):
+        return f"its attributes are {attributes!r}; expected a mapping from names to values by default"
     taken = next((one for one in _OF_CALLS if one in attributes), None)
     if taken is not None:
         return f"its attribute {taken!r} can't be given: calls of ops take {taken}= for something else"
@@ -30,21 +32,22 @@ def fault_of(
     if not callable(infer):
         return f"its infer is {infer!r}; expected a function"
     pair = unpaired(inplace, inputs, outputs)
-    return None if pair is None else f"inplace has {pair!r}; expected numbers of an output and of an input"
+    return None if pair is None else f"inplace has {pair}; expected numbers of an output and of an input"
 
 
-def unpaired(pairs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """The first of ``pairs`` that doesn't name an output and an input by number, or None."""
+def unpaired(pairs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | None:
+    """The first of ``pairs`` that doesn't name an output and an input by number, shown; or None."""
     if not isinstance(pairs, (tuple, list)):
-        return pairs
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            return pair
-        if not all(isinstance(n, int) and n >= 0 for n in pair):
-            return pair
-        if any(n >= len(names) and not _repeats(names) for n, names in zip(pair, (outputs, inputs), strict=True)):
-            return pair
-    return None
+        return repr(pairs)
+    return next((repr(pair) for pair in pairs if not _is_paired(pair, inputs, outputs)), None)
+
+
+def _is_paired(pair: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return False
+    if not all(isinstance(n, int) and n >= 0 for n in pair):
+        return False
+    return all(n < len(names) or _repeats(names) for n, names in zip(pair, (outputs, inputs), strict=True))
 
 
 def _texts(names: Any) -> bool:

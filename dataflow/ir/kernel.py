@@ -115,7 +115,7 @@ class Kernel:
         pair = unpaired(self.inplace, self.inputs, self.outputs)
         if pair is not None:
             expected = "numbers of an output and of an input that it has"
-            raise PluginError(f"kernel {self.name!r}: inplace has {pair!r}; expected {expected}")
+            raise PluginError(f"kernel {self.name!r}: inplace has {pair}; expected {expected}")
 
     def refuses(self, node: Node) -> str | None:
         """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""

@@ -20,6 +20,7 @@ from ..ir.types import Array, float32
 from ..ir.value import Value
 from ..model import Model
 from ..ops import quantized
+from ..ops.infer import result as first_result
 from ..ops.quantized import dequantize, quantize
 from ..ops.rules.quantized import limits
 from ..passes.dead_code import eliminate_dead_code
@@ -27,10 +28,16 @@ from ..passes.dead_code import eliminate_dead_code
 _log = logging.getLogger("dataflow")
 _SHOWN = (quantize, dequantize, ops.reshape)
 _PRODUCTS = tuple(op for op in quantized.OPS if op not in (quantize, dequantize))
-_MOVING = (
-    *(ops.reshape, ops.transpose, ops.slice, ops.gather, ops.gather_elements, ops.gather_nd, ops.concat, ops.copy),
-    *(ops.broadcast_to, ops.pad, ops.where, ops.max_pool, ops.maximum, ops.minimum, ops.clip, ops.relu),
-)  # give the same numbers of floats as of integers
+_CHOOSING = (
+    ops.gather,
+    ops.gather_elements,
+    ops.gather_nd,
+)  # by integers, which may have the dtype of the first operand
+_SHIFTING = (
+    *(ops.reshape, ops.transpose, ops.slice, *_CHOOSING, ops.concat, ops.copy),
+    *(ops.broadcast_to, ops.where, ops.max_pool, ops.maximum, ops.minimum, ops.clip),
+)  # give x + c of operands that are each larger by c
+_MOVING = (*_SHIFTING, ops.pad, ops.relu)  # give the same numbers of floats as of integers
 
 
 def straight_through(model: Model) -> Model:
@@ -85,6 +92,11 @@ class _Steps:
     steps: Value
     zero: Value | None
     origin: tuple[Value | None, int]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all elements have one zero point, wherever they are moved."""
+        return self.zero is None or self.zero.type.rank == 0
 
 
 class _Pairs:
@@ -165,7 +177,8 @@ class _Pairs:
         assert scale is not None and origin is not None
         axis = node.attributes["axis"] % source.type.rank if source.type.rank else 0
         found = self._steps.get(source)
-        if found is not None and self._same(found.origin[0], node.inputs[2]) and found.origin[1] == axis:
+        known = found is not None and self._same(found.origin[0], node.inputs[2])
+        if found is not None and known and (found.is_even or found.origin[1] == axis):
             steps: Any = found.steps
         else:
             steps = self._numbers(source)
@@ -233,24 +246,40 @@ class _Pairs:
         known = [None if v is None else self._numbers(v) for v in node.inputs]
         if all(floats is None for floats in known):
             return
-        first, source = known[0], node.inputs[0]
+        first = known[0]
         if node.op is ops.cast and first is not None and result.type.dtype.bits > 8:
             self._floats[result] = first
         elif node.op == ops.sub and first is not None and inputs[1] is not None:
             self._floats[result] = ops.sub(first, ops.cast(inputs[1], to=first.type.dtype))
-        elif node.op in _MOVING:
-            like = next(floats for floats in known if floats is not None).type.dtype
-            operands = [
-                new
-                if old is None or new is None or old.type.dtype != result.type.dtype
-                else ops.cast(new, to=like)
-                if floats is None
-                else floats
-                for old, new, floats in zip(node.inputs, inputs, known, strict=True)
-            ]
-            made = builder.add(node.op, operands, node.attributes).outputs[0]
-            assert made is not None and source is not None
-            self._floats[result] = made
+        elif node.op in _MOVING and not (node.op in _CHOOSING and first is None):
+            self._move(builder, node, result, inputs)
+
+    def _move(self, builder: GraphBuilder, node: Node, result: Value, inputs: Sequence[Value | None]) -> None:
+        """Enters what a node gives that moves or selects integers: steps, where all have one zero point."""
+        moved = {
+            index: old
+            for index, old in enumerate(node.inputs)
+            if old is not None and old.type.dtype == result.type.dtype and not (index and node.op in _CHOOSING)
+        }
+        steps = {index: found for index, old in moved.items() if (found := self._steps.get(old)) is not None}
+        first = next(iter(steps.values()), None)
+        alike = len(steps) == len(moved) and all(
+            found.is_even and first is not None and self._same(found.origin[0], first.origin[0])
+            for found in steps.values()
+        )
+        operands = [*inputs]
+        if first is not None and alike and node.op in _SHIFTING:
+            for index, found in steps.items():
+                operands[index] = found.steps
+            self._steps[result] = _Steps(_only(builder, node, operands), first.zero, first.origin)
+            return
+        floats = {index: self._numbers(old) for index, old in moved.items()}
+        like = next(found for found in floats.values() if found is not None).type.dtype
+        for index, found in floats.items():
+            new = inputs[index]
+            assert new is not None
+            operands[index] = ops.cast(new, to=like) if found is None else found
+        self._floats[result] = _only(builder, node, operands)
 
     # ---- which stored floats become parameters ------------------------------------------------------------
 
@@ -305,6 +334,11 @@ def _rounded(scaled: Value, steps: Value, ends: tuple[Any, Any], exact: Value) -
     inside = ops.logical_and(ops.greater_equal(steps, ends[0]), ops.less_equal(steps, ends[1]))
     kept = ops.where(inside, scaled, 0.0)
     return ops.add(kept, ops.stop_gradient(ops.sub(exact, kept)))
+
+
+def _only(builder: GraphBuilder, node: Node, inputs: Sequence[Value | None]) -> Value:
+    """The first result of a node of the same op for other inputs."""
+    return first_result(builder.add(node.op, inputs, node.attributes))
 
 
 def _along(vector: Value, x: Value, axis: int) -> Any:

@@ -19,7 +19,7 @@ from ..ops.control_flow import if_, loop, scan
 from ..ops.dynamic_shape import deferred
 from ..ops.random import KEY, UNSEEDED, dropout, random_normal, random_uniform
 
-KEY_INPUT, _NEXT = "random/key", "random/next"
+KEY_INPUT, _NEXT = "dataflow.random/key", "dataflow.random/next"
 
 
 def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dataflow import Model, Session, TensorType
+from dataflow import Graph, Model, Session, TensorType
 from dataflow.errors import DataflowError, ModelError
 
 from .file.records import Array
 from .free_batch import NAME, Freed, batch_axis
 
 _MOST = 3  # samples: what fits one and two may still depend on there being no more
+_Run = Callable[..., Mapping[str, Array]]  # of the inputs, and names of outputs
 _WORDS = {2: "two", 3: "three"}
 
 
@@ -27,11 +28,11 @@ def check_free(freed: Model, fixed: Model, was: Freed, path: str) -> None:
     most = {name: _random(t.bind({NAME: _MOST}), random) for name, t in freed.inputs.items()}
     ones = [_samples(most, i, i + 1) for i in range(_MOST)]
     try:
-        session = Session(freed)
-        apart = [session.run(one) for one in ones]
-        together = {count: session.run(_samples(most, 0, count)) for count in range(2, _MOST + 1)}
+        run = _runs(freed)
+        apart = [run(one) for one in ones]
+        together = {count: run(_samples(most, 0, count)) for count in range(2, _MOST + 1)}
         old = {name: _random(t.bind({NAME: was.old}), random) for name, t in freed.inputs.items()}
-        same = Session(fixed).run(old), session.run(old)
+        same = _runs(fixed)(old), run(old)
     except DataflowError as error:
         raise ModelError(f"{path}: batch='free': the freed model can't be run: {error}") from None
     wrong = [
@@ -43,7 +44,7 @@ def check_free(freed: Model, fixed: Model, was: Freed, path: str) -> None:
     wrong += [(name, 2) for name, array in same[0].items() if not _close(array, same[1][name])]
     if wrong:
         name, count = wrong[0]
-        where = _first_difference(freed, session, _samples(most, 0, count), ones[:count])
+        where = _first_difference(freed, run, _samples(most, 0, count), ones[:count])
         raise ModelError(
             f"{path}: batch='free': the output {name!r} for a batch of {_WORDS[count]} is not what its samples give "
             f"alone, from {where} on; export the model with a free batch size instead"
@@ -55,13 +56,22 @@ def _samples(data: Mapping[str, Array], start: int, stop: int) -> dict[str, Arra
     return {name: array[start:stop] if array.ndim else array for name, array in data.items()}
 
 
-def _first_difference(
-    model: Model, session: Session, batch: Mapping[str, Array], ones: Sequence[Mapping[str, Array]]
-) -> str:
+def _runs(model: Model) -> _Run:
+    """Runs of a model that all draw the same random numbers: those of the first run of a session."""
+    session = Session(model)
+    draws = _draws(model.graph)
+    return lambda given, outputs=None: (Session(model) if draws else session).run(given, outputs)
+
+
+def _draws(graph: Graph) -> bool:
+    return any(node.op.effects == "random" or any(map(_draws, node.bodies)) for node in graph.nodes)
+
+
+def _first_difference(model: Model, run: _Run, batch: Mapping[str, Array], ones: Sequence[Mapping[str, Array]]) -> str:
     """The first node whose results differ."""
     values = [(v, n) for n in model.graph.nodes for v in n.outputs if v is not None and n.op.view is None]
     names = [v.name for v, _ in values]
-    together, apart = session.run(batch, outputs=names), [session.run(one, outputs=names) for one in ones]
+    together, apart = run(batch, names), [run(one, names) for one in ones]
     for value, node in values:
         if not _is_joined(together[value.name], [one[value.name] for one in apart], value.type):
             return str(node.origin or node.describe())

@@ -110,6 +110,45 @@ def test_gradients_pass_integers_that_are_moved(name, back):
     np.testing.assert_allclose(found, differences, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("code", [onnx.TensorProto.INT32, onnx.TensorProto.INT64])
+def test_what_chooses_integers_stays_integers(code):
+    """Indices may have the dtype of the integers that they choose, and be such integers themselves."""
+    index = helper.tensor_dtype_to_np_dtype(code)
+    nodes = [
+        ("Mul", ["x", "w"], "h", {}),
+        ("QuantizeLinear", ["h", "s", "z"], "q", {}),
+        ("Cast", ["q"], "i", {"to": code}),
+        ("Gather", ["i", "chosen"], "m", {"axis": 1}),
+        ("Cast", ["m"], "f", {"to": onnx.TensorProto.FLOAT}),
+        ("Clip", ["i", "none", "most"], "k", {}),
+        ("Gather", ["table", "k"], "t", {}),
+        ("Cast", ["t"], "g", {"to": onnx.TensorProto.FLOAT}),
+        ("ReduceSum", ["g"], "r", {"keepdims": 0}),
+        ("Add", ["f", "r"], "y", {}),
+    ]
+    numbers = {"chosen": [2, 0], "none": 0, "most": 6, "table": [3, 1, 4, 1, 5, 9, 2]}
+    stored = {**STORED, **{name: np.array(n, index) for name, n in numbers.items()}, "w": np.ones(4, np.float32)}
+    plain = loaded(nodes, stored)
+    model = df.straight_through(plain)
+    np.testing.assert_array_equal(model({"x": X})["y"], plain({"x": X})["y"])
+    found, _ = gradient(model, X, "w")
+    assert found[[0, 2]].all() and not found[[1, 3]].any()
+
+
+@pytest.mark.parametrize("name", ["slice", "gather", "concat", "split", "pool"])
+def test_moved_integers_give_the_same_bits_where_steps_are_no_binary_fractions(name):
+    """Of images: shifts and scales of these are joined into one op, which would round otherwise."""
+    nodes = [
+        ("QuantizeLinear", ["x", "tenth", "z"], "f", {}),
+        ("Reshape", ["f", "image"], "q", {}),
+        *([("MaxPool", ["q"], "m", {"kernel_shape": [2, 2]})] if name == "pool" else MOVES[name][0]),
+        ("DequantizeLinear", ["m", "tenth", "z"], "y", {}),
+    ]
+    stored = {**STORED, "tenth": np.float32(0.1), "axis": np.array([2]), "chosen": np.array([0, 0])}
+    plain = loaded(nodes, stored)
+    np.testing.assert_array_equal(df.straight_through(plain)({"x": X})["y"], plain({"x": X})["y"])
+
+
 def test_what_is_not_finite_gives_the_ends_of_the_range():
     nodes = [
         ("QuantizeLinear", ["x", "s", "z"], "q", {}),

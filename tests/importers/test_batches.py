@@ -88,6 +88,16 @@ def test_samples_that_depend_on_each_other_are_refused(tmp_path):
         df.load(path, batch="free")
 
 
+def test_noise_that_all_samples_share_is_the_same_in_the_runs_that_are_compared(tmp_path):
+    """A session draws anew in each run."""
+    nodes = [node("RandomNormal", [], ["n"], shape=[4, 6]), node("Add", ["x", "n"], ["y"])]
+    model = df.load(written(tmp_path / "m.onnx", nodes, [], 2, out=[2, 4, 6]), batch="free")
+    x = np.zeros((3, 4, 6), np.float32)
+    session = df.Session(model)
+    y = session.run(x)["y"]
+    assert (y == y[0]).all() and (session.run(x)["y"] != y).any()
+
+
 def test_an_ambiguous_batch_size_is_refused(tmp_path):
     bias = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
     path = written(tmp_path / "m.onnx", [node("Add", ["x", "bias"], ["y"], name="own")], [("bias", bias)], 2)

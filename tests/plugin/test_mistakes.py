@@ -56,6 +56,8 @@ def model_of(build, *shapes):
         (lambda at, x: 1.0, r"gave a result of shape \[\]; expected \[2, 3\]"),
         (lambda at, x: x + 1j, "gave a result of complex64; expected float32"),
         (lambda at, x: x.astype(str), "gave a result of <U32; expected float32"),
+        (lambda at, x: [[1, 2, 3], [4, 5]], r"gave what is no array \(.*\); expected float32\[2, 3\]"),
+        (lambda at, x: [[None] * 3] * 2, "gave a result of object; expected float32"),
     ],
 )
 def test_a_python_kernel_that_gives_another_shape_or_no_such_numbers(given, text):
@@ -279,6 +281,9 @@ def test_a_kernel_record_that_is_none(inputs):
         ({"infer": None}, "its infer is None; expected a function"),
         ({"inplace": ((0, 1),)}, r"inplace has \(0, 1\); expected numbers of an output and of an input"),
         ({"inplace": (0, 0)}, "inplace has 0; expected numbers of an output and of an input"),
+        ({"inplace": None}, "inplace has None; expected numbers of an output and of an input"),
+        ({"inplace": (None,)}, "inplace has None; expected numbers of an output and of an input"),
+        ({"attributes": None}, "its attributes are None; expected a mapping"),
     ],
 )
 @pytest.mark.parametrize("kind", [Op, MultiOp])

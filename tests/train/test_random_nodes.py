@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 import dataflow as df
 from dataflow.passes.autodiff import vjp_graph
-from dataflow.passes.random_keys import with_key
+from dataflow.passes.random_keys import KEY_INPUT, with_key
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -124,7 +124,7 @@ def test_the_gradient_of_a_loop_draws_what_the_loop_drew():
     graph = with_key(load_bytes(onnx_model(nodes, *shapes).SerializeToString()).graph_with_data(), drops=False)
     x = next(value for value in graph.inputs if value.name == "x")
     joint = vjp_graph(dataclasses.replace(graph, outputs={"y": graph.outputs["y"]}), [x])
-    feeds = {"z": np.zeros(6, np.float32), "x": X, "random/key": np.array([3, 4], np.uint64)}
+    feeds = {"z": np.zeros(6, np.float32), "x": X, KEY_INPUT: np.array([3, 4], np.uint64)}
     drawn = df.Session(graph, devices=["cpu"]).run(feeds)["us"]
     assert len(np.unique(drawn)) == 48
     for device in ("cpu", "numpy"):

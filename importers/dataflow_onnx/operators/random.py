@@ -117,9 +117,9 @@ def _dropout(c: Importer, x: T, ratio: float | None) -> tuple[Any, ...]:
 
 
 def _training_dropout(c: Importer, x: T, ratio: T | None, training_mode: T, seed: int | None) -> tuple[Any, ...]:
-    """What a node gives that drops whenever it runs, by the same random numbers in every run.
+    """What a node gives that drops whenever it runs, by other random numbers in each run.
 
-    With a seed these are NumPy's, as onnx's reference draws them.
+    With a seed they are the same in each, and NumPy's, as onnx's reference draws them.
     """
     value = c.value(x)
     if seed is None:
