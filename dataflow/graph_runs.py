@@ -54,7 +54,7 @@ class GraphRuns:
 
     Attributes:
         graph: this one.
-        series: of runs whose sizes grow; None where no size can.
+        series: of runs whose sizes grow; None where no size can, or they leave none of the engine's state.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class GraphRuns:
         self._depends, self._sizes = depends_on_data(graph), CompletedSizes(graph)
         # by the outputs that are wanted: those of the graph, and its regions
         self._regions: dict[tuple[str, ...], tuple[Mapping[str, Value], tuple[Region, ...]]] = {}
-        grows = any(not value.type.is_bound for value in graph.inputs)
+        complete = engine.state is None or engine.state.state.pairs.keys() <= graph.outputs.keys()
+        grows = complete and any(not value.type.is_bound for value in graph.inputs)
         self.series = RunSeries(graph, engine, judge, cap, kind, form, computing) if grows else None
         self._lock = threading.Lock()
         renew_in_child(self)
@@ -110,6 +111,12 @@ class GraphRuns:
         results = program.results.arrays(out, arguments)
         _call(program, arguments, results)
         return results
+
+    def has_plan(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> bool:
+        """Whether a plan for these arguments is kept, as for ``run``; False where data decide about shapes."""
+        names = () if outputs is None else checks.texts("outputs", outputs)
+        shapes = tuple(arguments[value.name].shape for value in self.graph.inputs)
+        return not self._depends and self._engine.find(self._kind, (self._form, names, shapes)) is not None
 
     def _run_regions(
         self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -10,29 +12,29 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .engine import Engine
-from .errors import Cancelled, DataflowError, InputError, LimitExceeded, OutOfMemoryError
-from .execute.arguments import DeclaredInputs
+from .errors import DataflowError, InputError
+from .execute.arguments import DeclaredInputs, sizes_of
 from .execute.interpreted import Interpreted, Run
 from .execute.program import Program
 from .execute.program_calls import ProgramCall, calls_noted
 from .execute.regions import value_key, with_wanted
 from .execute.sequences import flat_names, flattened, grouped, types_of
-from .execute.special_forms import SpecialForms, shapes_of
+from .execute.special_forms import NAMED, Convert, SpecialForms, converted, given_value, shapes_of
 from .graph_runs import GraphRuns, NoPlan, Unbound
 from .host import checks
-from .host.garbage_collection import collection_paused
 from .ir.graph import Graph, with_data_of
 from .ir.lowered import Lowered
 from .ir.specialize import Argument, Given, Interpreter, Listed, SizesRefused, Subgraph, Wanted
 from .ir.types import Array
 from .ops.dynamic_shape import deferred, forms_of
+from .passes.dynamic_regions import of_read_inputs
 from .passes.random_keys import KEY_INPUT, RunKeys, draws, with_key
 
-Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
-"""The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
+_MOST_VAIN = 8  # attempts at what is of any sizes, where none was one
 _MORE = 64  # times as many plans of a subgraph that a loop runs: for the sizes of its iterations
 _T = TypeVar("_T")
 _numbers = itertools.count()
+log = logging.getLogger("dataflow")
 
 
 class _Repeats(Exception):
@@ -85,6 +87,10 @@ class Loaded:
             interpreter = None
         self._interpreted = None if interpreter is None else Interpreted(interpreter, self._subgraph)
         self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
+        self._named_types: Mapping[str, Given] = {value.name: value.type for value in graph.inputs}
+        listed = any(value.name in self.forms for value in graph.inputs)
+        self._has_names = not listed and any(not value.type.is_bound for value in graph.inputs)
+        self._vain = 0  # runs that nothing could be made for of any sizes
 
     def keyed(self, arguments: Mapping[str, Array]) -> Mapping[str, Array]:
         """The arguments of a run, with the key that it draws random numbers by, where it may draw any."""
@@ -122,7 +128,7 @@ class Loaded:
             if found is not None:
                 return found
         try:
-            return self._where_bound(keyed, lambda runs: runs.run(keyed, outputs, out))
+            return self._where_bound(keyed, keyed, outputs, lambda made: made._runs.run(keyed, outputs, out))
         except _Repeats:
             return self.run(arguments, outputs, out)
 
@@ -134,7 +140,11 @@ class Loaded:
         """
         if self._keys is not None and KEY_INPUT not in arguments:  # no run, so no key goes
             arguments = {**arguments, KEY_INPUT: np.zeros(2, np.uint64)}
-        return self._where_bound(arguments, lambda runs: runs.program(arguments, outputs), has_data=False)
+
+        def use(made: Loaded) -> Program:
+            return made._runs.program(arguments, outputs)
+
+        return self._where_bound(arguments, arguments, outputs, use, has_data=False)
 
     def run_next(
         self, names: tuple[str, ...], given: Mapping[str, Array], out: Mapping[str, Array] | None
@@ -162,45 +172,82 @@ class Loaded:
             found = self._interpreted.run(given, names)
             if found is not None:
                 return found
-        arguments, cause = self.keyed(flattened(given)), InputError("the model has sequences or optionals")
+        arguments = self.keyed(flattened(given))
+
+        def use(made: Loaded) -> dict[str, Any]:
+            wanted = flat_names(names, made.lengths)
+            return grouped(made._runs.run(arguments, wanted, None) if wanted else {}, names, made.lengths)
+
         try:
-            special = self._specialized(types_of(self.graph, given), arguments, cause)
-            wanted = flat_names(names, special.lengths)
-            return grouped(special._runs.run(arguments, wanted, None) if wanted else {}, names, special.lengths)
-        except Unbound as error:
-            raise error.cause from None
+            return self._where_bound(given, arguments, None, use)
         except _Repeats:
             return self.run_lists(given, names)
 
     def _where_bound(
-        self, arguments: Mapping[str, Array], use: Callable[[GraphRuns], _T], *, has_data: bool = True
+        self,
+        given: Mapping[str, Argument],
+        arguments: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        use: Callable[[Loaded], _T],
+        *,
+        has_data: bool = True,
     ) -> _T:
-        """What ``use`` gives for the model, or for the model made for these inputs, where it can't be bound to them.
+        """What ``use`` gives for the model, or for what it is made into, where it can't be bound to these inputs.
 
         Args:
-            arguments: inputs.
+            given: for each input.
+            arguments: the same by names of inputs of the graph that is made.
+            outputs: names of results or of inner values; None: all outputs.
             use: raises ``Unbound`` where the graph can't be bound to their sizes.
             has_data: see ``_specialized``.
         """
         # Most models can be bound to any sizes: they don't pay for the others.
-        cause = self._deferred
-        if cause is None and self._special:
-            cause = self._special.cause(shapes_of(types_of(self.graph, arguments)))
+        cause, alone = self._deferred, None
+        if self._special:
+            alone = self._special.cause(shapes_of(types_of(self.graph, given)))
+            cause = cause if alone is None else alone
+            if cause is None and has_data and self._special.named and not self._runs.has_plan(arguments, outputs):
+                cause = self._special.named
         if cause is None:
             try:
-                return use(self._runs)
+                return use(self)
             except Unbound as error:
                 cause = error.cause
-        special = self._specialized(types_of(self.graph, arguments), arguments, cause, has_data=has_data)
+        named = self._named(arguments, cause) if alone is None and has_data else None
+        if named is not None:
+            with contextlib.suppress(Unbound):  # for these sizes alone it may be something
+                found = use(named)
+                self._special.named = cause
+                return found
+        special = self._specialized(types_of(self.graph, given), arguments, cause, has_data=has_data)
         try:
-            return use(special._runs)
+            return use(special)
         except Unbound as error:
             raise error.cause from None
 
     # ---- for some inputs alone ------------------------------------------------------------------------
 
+    def _named(self, arguments: Mapping[str, Array], cause: InputError) -> Loaded | None:
+        """What the model is for the values of these inputs, of any sizes; None where that can't be said."""
+        if not self._has_names or (self._vain >= _MOST_VAIN and self._special.named is None):
+            return None
+        try:
+            if self._deferred is not None:
+                sizes_of(self.graph, arguments)  # a file may give sizes one name that aren't alike
+            return self._specialized(self._named_types, arguments, cause, NAMED)
+        except (InputError, Unbound) as error:  # where data are refused, they are again
+            log.debug("made for these sizes alone: %s", error)
+            self._vain += 1
+            return None
+
     def _specialized(
-        self, types: Mapping[str, Given], arguments: Mapping[str, Array], cause: InputError, *, has_data: bool = True
+        self,
+        types: Mapping[str, Given],
+        arguments: Mapping[str, Array],
+        cause: InputError,
+        shapes: Hashable = None,
+        *,
+        has_data: bool = True,
     ) -> Loaded:
         """What the model is for these inputs, where its graph can't be bound to their sizes.
 
@@ -208,20 +255,27 @@ class Loaded:
             types: of its inputs.
             arguments: by names of inputs of the graph that is made.
             cause: why it can't.
+            shapes: ``NAMED`` where it is to be for the values of these inputs, of any sizes.
             has_data: values that it wants to know are computed.
 
         Raises:
             InputError: the model is nothing for these inputs either.
         """
+        shapes, state = shapes_of(types) if shapes is None else shapes, self.engine.state
+        kept = () if state is None else state.state.pairs.values()
 
         def make(values: Mapping[str, Array], known: Hashable) -> Loaded | Wanted:
-            form = (shapes_of(types), known)
-            made = self._special.find(form)
-            if made is None:
-                converted = self._converted(types, values, cause)
-                made = converted if isinstance(converted, Wanted) else self._made(converted, form)
-                self._special.keep(form, made, cause)
-            return made
+            form = (shapes, known)
+
+            def what() -> Loaded | Wanted:
+                made = converted(self._convert, types, values, cause)
+                if isinstance(made, Wanted):
+                    return made
+                if shapes is NAMED and not values and self._deferred is None:
+                    raise InputError("no data decide which nodes there are")  # it is the graph that couldn't be bound
+                return self._made(made, form)
+
+            return self._special.made(form, cause, what)
 
         def compute(wanted: Wanted, known: Hashable) -> Array:
             if not has_data:
@@ -229,11 +283,11 @@ class Loaded:
             if wanted.repeats and self._interpreted is not None and not self._interpreted.is_needed:
                 self._interpreted.is_needed = True
                 raise _Repeats
-            form = (shapes_of(types), known, wanted.name)
-            found = self._special.find(form)
-            if found is None:
-                found = self._made(wanted.graph, form)
-                self._special.keep(form, found, cause)
+            given = given_value(wanted, arguments, kept)
+            if given is not None:
+                return given
+            form = (shapes, known, wanted.name)
+            found = self._special.made(form, cause, lambda: self._made(of_read_inputs(wanted.graph), form))
             assert isinstance(found, Loaded)
             return found._runs.run(arguments, None, None)[wanted.name]
 
@@ -247,7 +301,13 @@ class Loaded:
     ) -> dict[str, Array] | None:
         """The outputs, where the values that decide what the model is are those of the runs before; else None."""
         shapes = shapes_of(types_of(self.graph, arguments))
+        if self._special.cause(shapes) is None:
+            if self._special.named is None or self._runs.has_plan(arguments, outputs):
+                return None
+            shapes = NAMED
         values = self._special.guess(shapes)
+        if all(name in arguments for name, *_ in values):  # they are known
+            return None
         special = self._special.find((shapes, values)) if values else None
         if not isinstance(special, Loaded):
             return None
@@ -260,19 +320,6 @@ class Loaded:
         if tuple(value_key(name, found[name]) for name in deciding) != values:
             return None
         return {name: found[name] for name in names}
-
-    def _converted(
-        self, types: Mapping[str, Given], values: Mapping[str, Array], cause: InputError
-    ) -> Graph | Wanted | Listed:
-        try:
-            made = collection_paused(lambda: self._convert(types, values))
-        except (Cancelled, LimitExceeded, OutOfMemoryError):
-            raise
-        except DataflowError as error:
-            raise InputError(f"{cause}; made for these sizes alone it fails too: {error}") from None
-        if made is None:
-            raise cause
-        return made
 
     def _made(self, made: Graph | Listed, form: tuple[Hashable, ...]) -> Loaded:
         """The same of a graph for some inputs, with the weights of this moment."""

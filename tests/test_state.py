@@ -238,7 +238,9 @@ def test_an_empty_batch_leaves_the_state_as_it_was(tmp_path, devices, batch):
     pairs = {"present_self": "past_self", "present_cross": "past_cross"}
     session = df.Session(df.load(tmp_path / "merged.onnx"), state=pairs, **devices)
     rng = np.random.default_rng(0)
-    for _ in range(2):
+    for again in range(2):
+        if again and devices["devices"] == ["cpu"]:
+            assert len(session.plans) < 8  # those of the first tokens, and a series
         encoder = rng.standard_normal((2, 5, 4), np.float32)
         x = rng.standard_normal((2, 14, 4), np.float32)
         for begin, end in [(0, 3), (3, 4), (4, 5), (5, 7), *zip(range(7, 14), range(8, 15), strict=True)]:
@@ -247,6 +249,49 @@ def test_an_empty_batch_leaves_the_state_as_it_was(tmp_path, devices, batch):
             np.testing.assert_allclose(found, x[:, begin:end] + sums, rtol=0, atol=1e-5)
             np.testing.assert_array_equal(session.state["past_cross"], 2 * encoder)
         session.reset()
+
+
+OWN_STATE = """
+<ir_version: 9, opset_import: ["" : 20]>
+own (float[batch, new, 4] x, float[batch, past, 4] past_self, float[1] past_sum)
+    => (float[batch, new, 4] y, float[b0, all, 4] present_self, float[1] present_sum)
+<float[1] limit = {3}, int64[3] axes = {0, 1, 2}>
+{
+    small = Less(past_sum, limit)
+    y, present_self = If(small) <
+        then_branch = later () => (float[batch, new, 4] y1, float[b0, all, 4] self1) {
+            self1 = Concat<axis = 1>(past_self, x)
+            mean1 = ReduceMean<keepdims = 1>(self1, axes)
+            y1 = Add(x, mean1)
+        },
+        else_branch = first () => (float[batch, new, 4] y2, float[b0, all, 4] self2) {
+            self2 = Neg(x)
+            y2 = Mul(x, x)
+        }>
+    all = ReduceMax<keepdims = 0>(x, axes)
+    one = Constant<value_ints = [1]>()
+    present_sum = Reshape(all, one)
+}
+"""
+
+
+def test_state_that_decides_what_is_computed(tmp_path, devices):
+    """It is read where it lies."""
+    onnx.save(onnx.parser.parse_model(OWN_STATE), tmp_path / "own.onnx")
+    pairs = {"present_self": "past_self", "present_sum": "past_sum"}
+    model = df.load(tmp_path / "own.onnx")
+    session, other = df.Session(model, state=pairs, **devices), df.Session(model, **devices)
+    rng = np.random.default_rng(0)
+    state = {"past_self": np.zeros((2, 0, 4), np.float32), "past_sum": np.zeros(1, np.float32)}
+    for number in range(30):
+        x = np.clip(rng.standard_normal((2, 2 if number == 5 else 1, 4), np.float32), -2.5, 2.5)
+        x[0, 0, 0] = 4 if number % 11 == 10 else 0
+        expected = other.run({"x": x, **state})
+        np.testing.assert_allclose(session.run({"x": x})["y"], expected["y"], rtol=1e-6, atol=1e-6)
+        state = {name: expected[output] for output, name in pairs.items()}
+        for name, array in session.state.items():
+            np.testing.assert_array_equal(array, state[name])
+    assert len(session.plans) < 20 or devices["devices"] != ["cpu"]  # most tokens are those of a series
 
 
 def test_runs_between_tokens_change_what_comes_next(decoder):

@@ -76,7 +76,7 @@ class KeptState:
             pair = self._pairs[name]
             if ("grown", name) in bytes:
                 self._lay_out(pair, bytes["grown", name], plan.inputs[name].strides)
-            else:  # each buffer becomes the other
+            elif ("before", name) in bytes or ("after", output) in bytes:  # each buffer becomes the other
                 most = max(bytes.get(("before", name), 0), bytes.get(("after", output), 0))
                 self._lay_out(pair, most, None)
                 self._require(pair, 1 - self._side(pair), most)

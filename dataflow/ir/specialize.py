@@ -74,10 +74,12 @@ Given: TypeAlias = "TensorType | tuple[TensorType, ...] | None"
 """The type of an input: of a tensor, of the elements of a sequence, or of what is absent."""
 
 Specialize: TypeAlias = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed"]
-"""``specialize(types, values)``: the model for inputs of these types, every size fixed; the elements of a sequence are
-inputs of the graph, with the names of ``element_name``. ``values`` are those that it wanted before. Stored tensors have
-the names that they have in the graph for all inputs, and get their newest data by it; those that were computed for
-these inputs alone have others. Raises ModelError where there is no such model."""
+"""``specialize(types, values)``: the model for inputs of these types; the elements of a sequence are inputs of the
+graph, with the names of ``element_name``. ``values`` are those that it wanted before. Every size is fixed; or sizes
+have the names that the model's inputs have, and the graph is one of any sizes for these values: then it wants to know
+which data decide what nodes there are, also where they choose between results of unlike sizes, but no sizes. Stored
+tensors have the names that they have in the graph for all inputs, and get their newest data by it; those that were
+computed for these inputs alone have others. Raises ModelError where there is no such model."""
 
 
 Argument: TypeAlias = "Array | tuple[Array, ...] | None"

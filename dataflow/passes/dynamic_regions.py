@@ -218,6 +218,22 @@ def _needed(graph: Graph) -> set[Node]:
     return kept
 
 
+def of_read_inputs(graph: Graph) -> Graph:
+    """The graph without the inputs that no node reads, nor needs for a size: it is the same whatever shapes they have.
+
+    Graphs with bodies, and those of which sizes are read, are left as they are.
+    """
+    if any(node.bodies or node.op is read_shape for node in graph.nodes):
+        return graph
+    read = {*graph.outputs.values(), *(v for node in graph.nodes for v in node.inputs)}
+    needed = {n for v in graph.outputs.values() for n in _dims(v.type)}.union(*map(_names, graph.nodes))
+    for value in graph.inputs:
+        if value in read:
+            needed -= {n for dim in value.type.shape if isinstance(dim, Dim) for n in dim.names if dim == Dim(n)}
+    inputs = tuple(v for v in graph.inputs if v in read or _dims(v.type) & needed)
+    return dataclasses.replace(graph, inputs=inputs)
+
+
 def _dims(type_: TensorType) -> set[str]:
     return {name for dim in type_.shape if isinstance(dim, Dim) for name in dim.names}
 

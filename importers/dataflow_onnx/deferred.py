@@ -56,7 +56,7 @@ def specialized(
         nodes: those that the outputs need.
         outputs: names.
         freed: a batch size that was made free.
-        types: of the inputs, every size fixed.
+        types: of the inputs, every size fixed; or as the file declares them, for a graph of any sizes.
         values: computed ones that are known.
         most_iterations: of loops may become nodes.
 
@@ -65,6 +65,8 @@ def specialized(
     """
     importer = Importer(record, path, table, freed=freed, values=values, types=types)
     importer.most_iterations = most_iterations
+    named = any(isinstance(given, TensorType) and not given.is_bound for given in types.values())
+    importer.is_for_values = named
     try:
         importer.run(record.graph, nodes, outputs)
     except Undetermined as error:
@@ -73,6 +75,8 @@ def specialized(
             raise ModelError(f"{error}, in a body") from None
         if wanted.name in values:
             raise ModelError(f"{error}; it is known, and must be more than that") from None
+        if named and (error.repeats or not wanted.type.is_bound or importer.static.is_static(wanted)):
+            raise ModelError(f"{error}; sizes decide about it, or iterations") from None
         builder.output(wanted.name, wanted)
         return Wanted(eliminate_dead_code(importer.finish()), wanted.name, str(error), error.repeats)
     if not importer.lengths:

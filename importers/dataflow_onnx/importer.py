@@ -46,11 +46,11 @@ class Importer(Operands):
         block_names: of tensors that were made of these, the names that look like those of a weight.
         inactive: names of nodes that would drop whenever they run, and don't.
         iterations: how many of loops became nodes.
-        unrolls: a loop that can't be one node becomes those of its iterations.
-        most_iterations: of loops may become nodes.
+        unrolls: a loop that can't be one node becomes those of its iterations, at most ``most_iterations`` of all.
+        is_for_values: the graph is for known values, of any sizes.
     """
 
-    unrolls = True
+    unrolls, is_for_values = True, False
     most_iterations = 1 << 14
 
     def __init__(

@@ -15,9 +15,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import dataflow as df
-from dataflow.graph_runs import GraphRuns
 from dataflow.ir.dims import Dim
 from dataflow.ir.types import TensorType
+from dataflow.loaded import Loaded
 from dataflow.passes.bind_shapes import bind
 from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.passes.dynamic_regions import depends_on_data
@@ -128,11 +128,11 @@ def check(data: bytes, random: standard.Random) -> Outcome:
 def _graph_run(session: df.Session, feeds: Mapping[str, Any]) -> df.Graph:
     """The model's graph, or the one that a session made of the file for these inputs, since that can't be bound."""
 
-    def graph_of(runs: GraphRuns) -> df.Graph:
-        runs.program(feeds, None)
-        return runs.graph
+    def graph_of(made: Loaded) -> df.Graph:
+        made._runs.program(feeds, None)
+        return made._runs.graph
 
-    return session._loaded()._where_bound(feeds, graph_of)
+    return session._loaded()._where_bound(feeds, feeds, None, graph_of)
 
 
 def _judged(data: bytes, graph: df.Graph, feeds: Mapping[str, Any], results: Mapping[str, Any]) -> Outcome:

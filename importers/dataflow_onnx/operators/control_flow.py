@@ -316,7 +316,9 @@ def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: Grap
         return tuple(c.inlined(then_branch if known.reshape(())[()] else else_branch))
     try:
         yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
-        alike = all(_may_be(c, a.type, b.type) for a, b in zip(yes.results, no.results, strict=True))
+        decides = _decides(c, condition)
+        pairs = [(a.type, b.type) for a, b in zip(yes.results, no.results, strict=True)]
+        alike = all(a == b if decides else _may_be(c, a, b) for a, b in pairs)
     except ModelError:  # one that isn't taken need not be possible; a sequence is no value
         alike = False
     if not alike:
@@ -326,3 +328,9 @@ def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: Grap
     if value.type.rank:
         value = ops.reshape(value, shape=())
     return tuple(_results(c, ops.if_, [value, *captures], {}, [yes.graph(), no.graph()]))
+
+
+def _decides(c: Importer, condition: T) -> bool:
+    """Whether a branch of which the other gives other sizes is taken for a known value: in graphs for such values."""
+    main = c.outermost
+    return main.is_for_values and c.outer_value(condition).builder is main.builder
