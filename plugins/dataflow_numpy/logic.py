@@ -34,7 +34,7 @@ def _bit_shift(attributes: Attributes, a: Array, b: Array) -> Array:
     by = np.where(within, b, 0).astype(a.dtype)
     if attributes["left"]:
         return np.where(within, np.left_shift(a, by), 0).astype(a.dtype)
-    return np.where(within, np.right_shift(a, by), np.negative(a < 0, dtype=a.dtype))
+    return np.where(within, np.right_shift(a, by), -(a < 0).astype(a.dtype))
 
 
 def _where(attributes: Attributes, condition: Array, x: Array, y: Array) -> Array:
