@@ -58,13 +58,21 @@ def size_value(c: Importer, size: Any) -> Any:
 
 
 def counts_from_the_end(at: Any) -> bool:
-    """Whether an end of a slice is a named size with a minus, as exporters write the last rows, if that is not 0."""
-    return isinstance(at, Dim) and at_least(-at) is not None
+    """Whether an end of a slice is a named size with a minus, as exporters write the last rows, if that is negative."""
+    least = at_least(-at) if isinstance(at, Dim) else None
+    return least is not None and (least >= 0 or at.is_linear)
+
+
+def may_not_be_negative(at: Any) -> bool:
+    """Whether an end of a slice that is taken for one from the last element may be one from the first."""
+    return counts_from_the_end(at) and (at_least(-at) or 0) < 1
 
 
 def may_lie_before_the_axis(at: Any, step: int, size: Any) -> bool:
-    """Whether a slice that goes backwards may begin before an axis whose size it doesn't know: at 0 then."""
-    return step < 0 and isinstance(size, Dim) and not isinstance(at, Dim) and -_FAR < at < -1
+    """Whether a slice that goes backwards may begin before an axis, where a size isn't known: at 0 then."""
+    if step > 0 or isinstance(at, Dim):
+        return step < 0 and counts_from_the_end(at)
+    return isinstance(size, Dim) and -_FAR < at < -1
 
 
 def may_count_from_the_end(at: Any) -> bool:

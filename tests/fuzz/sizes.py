@@ -20,7 +20,6 @@ from dataflow_onnx.loading import load_bytes
 
 from .findings import Finding, Outcome, allowed, finding_of
 
-INSTRUCTION_SETS = ("avx512",)  # kernels are the other targets' subject
 NAMES = ("n", "m", "k")
 BINDINGS = 3
 MOST = 4000  # elements of a tensor

@@ -52,3 +52,27 @@ def test_an_end_that_another_size_makes_negative_is_not_taken_for_none(tmp_path)
     with pytest.raises(df.InputError, match="negative"):
         session.run({"x": np.ones((8, 3), np.float32), "y": np.ones(9, np.float32)})
     assert session.run({"x": np.ones((8, 3), np.float32), "y": np.ones(6, np.float32)})["z"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+@pytest.mark.parametrize("formula", ["Sub", "Mod"])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_ends_that_are_negative_for_some_sizes_alone(formula, number, step):
+    """1 - n is 0 where n is 1, and counts from the first element then; 3 modulo n is never negative."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], start=0, end=1),
+        helper.make_node(formula, ["number", "n"], ["at"]),
+        helper.make_node("Slice", ["y", "at", "last", "1", "step"], ["behind"]),
+        helper.make_node("Slice", ["y", "first", "at", "1", "step"], ["ahead"]),
+    ]
+    ends = {"first": 0, "last": FAR} if step > 0 else {"first": -1, "last": -FAR}
+    stored = [ints("number", number), ints("1", 1), ints("step", step), *(ints(*end) for end in ends.items())]
+    inputs = [("x", TensorProto.FLOAT, ["N"]), ("y", TensorProto.FLOAT, [2, 4])]
+    outputs = [("behind", TensorProto.FLOAT, None), ("ahead", TensorProto.FLOAT, None)]
+    data = onnx_model(nodes, inputs, outputs, stored, opset=17, ir_version=8).SerializeToString()
+    theirs, ours = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]), load_bytes(data)
+    y = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for n in (1, 2, 3, 4, 5, 9):
+        given = {"x": np.ones(n, np.float32), "y": y}
+        for found, expected in zip(ours(given).values(), theirs.run(None, given), strict=True):
+            np.testing.assert_array_equal(found, expected, err_msg=f"n = {n}")

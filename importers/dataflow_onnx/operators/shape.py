@@ -9,17 +9,17 @@ import numpy as np
 
 from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.plugin import at_least, broadcast_size, least_size
+from dataflow.plugin import broadcast_size, least_size
 
 from ..converters import Collector
 from ..dynamic_sizes import (
     clamped_ends,
-    counts_from_the_end,
     ends_of_data,
     expansion_of_data,
     is_taken_for_the_end,
     may_count_from_the_end,
     may_lie_before_the_axis,
+    may_not_be_negative,
     required,
     target_of_data,
     window_of_data,
@@ -206,8 +206,9 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
             text = f"axis {axis} has {shape[axis]} elements, fewer than the start {start} counts from the last"
             value = required(value, least_size([0, shape[axis] + start]), 0, text)
         for at in (start, end):
-            if counts_from_the_end(at) and at_least(-at) == 0 and -at != shape[axis]:
-                value = required(value, at, 0, f"{at} is 0, which counts from the first element", equal=0)
+            if may_not_be_negative(at) and -at != shape[axis]:
+                text = f"{at} is not negative, which counts from the first element"
+                value = required(value, least_size([at, -1]), at, text)
             if may_count_from_the_end(at):
                 text = f"{at} is negative, which counts from the last element"
                 value = required(value, least_size([0, at]), 0, text)
