@@ -299,25 +299,25 @@ class Loaded:
     def _run_guessed(
         self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array] | None
     ) -> dict[str, Array] | None:
-        """The outputs, where the values that decide what the model is are those of the runs before; else None."""
+        """The outputs, where what decides about the graph is given, or as it was in the runs before; else None."""
         shapes = shapes_of(types_of(self.graph, arguments))
         if self._special.cause(shapes) is None:
             if self._special.named is None or self._runs.has_plan(arguments, outputs):
                 return None
             shapes = NAMED
-        values = self._special.guess(shapes)
-        if all(name in arguments for name, *_ in values):  # they are known
-            return None
+        values = self._special.guess(shapes, arguments)
         special = self._special.find((shapes, values)) if values else None
         if not isinstance(special, Loaded):
             return None
-        names = list(special.graph.outputs) if outputs is None else list(checks.texts("outputs", outputs))
-        deciding = [name for name, *_ in values]
+        guessed = {key[0]: key for key in values if key[0] not in arguments}
         try:
-            found = special._runs.run(arguments, [*dict.fromkeys([*names, *deciding])], out)
+            if not guessed:
+                return special._runs.run(arguments, outputs, out)
+            names = list(special.graph.outputs) if outputs is None else list(checks.texts("outputs", outputs))
+            found = special._runs.run(arguments, [*dict.fromkeys([*names, *guessed])], out)
         except (Unbound, DataflowError):  # other values may be the cause; what fails whatever they are fails again
             return None
-        if tuple(value_key(name, found[name]) for name in deciding) != values:
+        if any(value_key(name, found[name]) != key for name, key in guessed.items()):
             return None
         return {name: found[name] for name in names}
 

@@ -148,6 +148,68 @@ def test_each_iteration_draws_anew(fed):
     assert len(np.unique(np.concatenate(drawn))) == 2 * 14
 
 
+def summing(name, inner=None):
+    """The body of a scan: rows of random numbers, or of another scan's; and a sum."""
+    declare = helper.make_tensor_value_info
+    makes = (
+        helper.make_node("RandomNormalLike", ["row"], ["r"])
+        if inner is None
+        else helper.make_node("Scan", ["row", "x"], ["last", "r"], body=inner, num_scan_inputs=1)
+    )
+    results = [declare("s2", F, [2]), declare("r", F, [2] if inner is None else [3, 2])]
+    nodes = [makes, helper.make_node("Add", ["s", "r" if inner is None else "last"], ["s2"])]
+    return helper.make_graph(nodes, name, [declare("s", F, [2]), declare("row", F, [2])], results)
+
+
+def scanned(names, body):
+    return helper.make_node("Scan", ["z", "x"], names, body=body, num_scan_inputs=1)
+
+
+def test_no_two_iterations_of_nested_loops_draw_the_same():
+    """Nor do those of a loop beside them."""
+    nodes = [
+        scanned(["t", "all"], summing("outer", summing("inner"))),
+        scanned(["u", "second"], summing("other")),
+        helper.make_node("RandomNormalLike", ["x"], ["third"]),
+    ]
+    outputs = [("all", F, [3, 3, 2]), ("second", F, [3, 2]), ("third", F, [3, 2])]
+    model = loaded(nodes, [("x", F, [3, 2])], outputs, [("z", np.zeros(2, np.float32))], opset=17)
+    with df.Session(model, devices=["cpu"]) as session:
+        found = session.run({"x": np.zeros((3, 2), np.float32)})
+    assert len(np.unique(np.concatenate([found[name].ravel() for name, *_ in outputs]))) == 18 + 6 + 6
+
+
+def test_a_loop_that_decides_draws_what_it_draws_in_the_run():
+    """Beside a loop before it, which decides nothing."""
+    yes = helper.make_graph(
+        [helper.make_node("Concat", ["x", "x"], ["h1"], axis=0)],
+        "yes",
+        [],
+        [helper.make_tensor_value_info("h1", F, None)],
+    )
+    no = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["h2"])], "no", [], [helper.make_tensor_value_info("h2", F, None)]
+    )
+    nodes = [
+        scanned(["before", "rows"], summing("first")),
+        scanned(["sum", "more"], summing("second")),
+        helper.make_node("ReduceSum", ["sum"], ["drawn"], keepdims=0),
+        helper.make_node("Greater", ["drawn", "zero"], ["good"]),
+        helper.make_node("If", ["good"], ["h"], then_branch=yes, else_branch=no),
+        helper.make_node("Add", ["h", "before"], ["y"]),
+    ]
+    stored = [("z", np.zeros(2, np.float32)), ("zero", np.array(0, np.float32))]
+    model = loaded(nodes, [("x", F, ["n", 2])], [("y", F, [None, 2]), ("drawn", F, [])], stored, opset=17)
+    seen = set()
+    with df.Session(model, devices=["cpu"]) as session:
+        for number in range(20):
+            rows = 1 + number % 3
+            found = session.run({"x": np.ones((rows, 2), np.float32)})
+            assert len(found["y"]) == (2 * rows if found["drawn"] > 0 else rows)
+            seen.add(bool(found["drawn"] > 0))
+    assert seen == {False, True}
+
+
 def test_branches_draw_anew():
     """A branch that draws nothing beside one that does."""
     declare = helper.make_tensor_value_info

@@ -14,7 +14,7 @@ from ..host.garbage_collection import collection_paused
 from ..ir.graph import Graph
 from ..ir.specialize import Given, Listed, Wanted
 from ..ir.types import Array
-from .regions import ValueKey
+from .regions import ValueKey, value_key
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
@@ -110,10 +110,12 @@ class SpecialForms(Generic[_T]):
             while len(self._values) > _MOST:
                 del self._values[next(iter(self._values))]
 
-    def guess(self, shapes: Hashable) -> tuple[ValueKey, ...]:
-        """The values that a run is likely to have; empty where none are known."""
+    def guess(self, shapes: Hashable, arguments: Mapping[str, Array]) -> tuple[ValueKey, ...]:
+        """The values that a run is likely to have, those that are arguments as they are; empty where none are known."""
         values, twice = self._values.get(shapes, ((), False))
-        return values if twice else ()
+        if not twice and any(name not in arguments for name, *_ in values):
+            return ()
+        return tuple([value_key(k[0], arguments[k[0]]) if k[0] in arguments else k for k in values])
 
 
 def shapes_of(types: Mapping[str, Given]) -> Hashable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,7 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array
 from ..ir.value import Value
-from ..ops.arithmetic import add
+from ..ops.arithmetic import add, mul
 from ..ops.control_flow import if_, loop, scan
 from ..ops.dynamic_shape import deferred
 from ..ops.random import KEY, UNSEEDED, dropout, random_normal, random_uniform
@@ -77,7 +78,6 @@ def with_key(graph: Graph, *, drops: bool) -> Graph:
 def _with_key(graph: Graph, drops: bool, ahead: str | None) -> Graph:
     """See ``with_key``; ``ahead``: the name of an output that comes first and is the key of the next iteration."""
     keys: list[Value] = []
-    entries = itertools.count(1)
 
     def by_key(node: Node) -> bool:
         return (drops and is_inactive(node)) or is_unseeded(graph, node)
@@ -90,9 +90,9 @@ def _with_key(graph: Graph, drops: bool, ahead: str | None) -> Graph:
         if not keys:
             keys.append(builder.input(KEY_INPUT, KEY.dtype, KEY.shape))
             if ahead is not None:
-                builder.output(ahead, _moved(keys[0], _ITERATION))
+                builder.output(ahead, _after(keys[0]))
         if node.op in _KEYED and any(draws(body) or (drops and has_dropout(body)) for body in node.bodies):
-            return _KEYED[node.op](builder, node, inputs, _moved(keys[0], next(entries) * _ENTRY), drops)
+            return _KEYED[node.op](builder, node, inputs, _entered(keys[0], node), drops)
         if not by_key(node):
             return None
         names = [None if v is None else v.name for v in node.outputs]
@@ -110,15 +110,28 @@ def _with_key(graph: Graph, drops: bool, ahead: str | None) -> Graph:
 
 # ---- bodies ---------------------------------------------------------------------------------------------
 
-# Odd numbers by which seeds move: for one iteration, and for the first of a node with bodies.
+# An iteration adds to the seed, and a node with bodies multiplies it first: sums alone would be the same for the second
+# iteration of a loop in the first of another and for the first in the second.
 _ITERATION, _ENTRY = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 
 
-def _moved(key: Value, by: int) -> Value:
+def _after(key: Value) -> Value:
+    """The key of the next iteration."""
+    return _with_seed(key, 1, _ITERATION)
+
+
+def _entered(key: Value, node: Node) -> Value:
+    """The key of the first iteration, or of branches: by the name of the node, which a graph of fewer nodes has too."""
+    number = int.from_bytes(hashlib.blake2b(node.name.encode(), digest_size=8).digest(), "little")
+    return _with_seed(key, _ENTRY, number)
+
+
+def _with_seed(key: Value, factor: int, summand: int) -> Value:
     """A key of the same step with another seed."""
     assert key.builder is not None
-    moved: Value = add(key, key.builder.constant(np.array([by % (1 << 64), 0], np.uint64)))
-    return moved
+    factors, summands = (key.builder.constant(np.array(n, np.uint64)) for n in ([factor, 1], [summand, 0]))
+    made: Value = add(mul(key, factors) if factor != 1 else key, summands)
+    return made
 
 
 def _carrying(body: Graph, drops: bool, at: int, result: int) -> Graph:

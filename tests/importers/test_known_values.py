@@ -9,6 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
+from dataflow.execute.special_forms import SpecialForms
 from dataflow_onnx import deferred, loading
 from dataflow_onnx.loading import load_bytes
 
@@ -142,6 +143,24 @@ def test_inner_values_and_arrays_that_are_given(conversions):
     with pytest.raises(df.InputError):
         session.run({**wrong, "use_cache": np.array([True, False])})
     check(session, reference, wrong)
+
+
+def test_values_that_are_inputs_are_looked_up_at_once(monkeypatch):
+    """Also where they are others in each run."""
+    proto = parsed(GROWING)
+    session, reference = df.Session(load_bytes(proto.SerializeToString()), ["cpu"]), ReferenceEvaluator(proto)
+    rng, called = np.random.default_rng(6), []
+    plain = SpecialForms.made
+    monkeypatch.setattr(SpecialForms, "made", lambda *given: called.append(given) or plain(*given))
+    for past in range(2, 10):
+        check(session, reference, fed(rng, 1, past, cached=past % 2 > 0))
+        if past == 4:
+            assert called
+            called.clear()
+    assert not called
+    wrong = fed(rng, 1, 4, cached=True)
+    with pytest.raises(df.InputError, match="batch"):
+        session.run({**wrong, "past_self": np.zeros((2, 4, 4), np.float32)})
 
 
 def test_newest_weights():

@@ -147,6 +147,10 @@ def test_differences_from_texts_are_refused_unless_classes_are_given(tmp_path: P
             df.evaluate(line(), df.Dataset(path, label="price"), loss)
     given = df.Dataset(path, label="price", classes=["7", "2.5", "1 230"])
     assert df.evaluate(line(), given, "mse", [])["loss"] == 0.0  # classes 1, 2 and 0, which the line gives
+    with df.Trainer(line(), "mse", "sgd:lr=0,momentum=0") as trainer:  # they hold for validation data too
+        plain = df.Dataset(path, label="price")
+        found = trainer.fit(given, epochs=1, batch_size=3, validation=plain, progress=False)
+        assert found["val_loss"] == [0.0] and trainer.evaluate(plain)["loss"] == 0.0
     path.write_text(path.read_text().replace("1 230", ""))
     found = df.evaluate(line(), df.Dataset(path, label="price", missing="drop"), "mse", [])["loss"]
     assert found == pytest.approx((1.5**2 + 7**2) / 2)

@@ -112,7 +112,8 @@ class TableSource:
         for key, name in labels.items():
             known = request.classes.get(key, self.options.classes)
             numbers = key in request.numbers
-            known = self.options.classes if numbers else known
+            if numbers and not columns.column(name).is_text:  # known classes of another loss don't change numbers
+                known = self.options.classes
             arrays[key], named = columns.labels(name, rows, known, numbered=request.numbered, numbers=numbers)
             if named is not None:
                 classes[key] = named
