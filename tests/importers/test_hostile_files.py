@@ -326,6 +326,18 @@ def test_a_file_for_which_onnx_ends_its_process(size, shape):
     assert (found and found.shape) == shape
 
 
+def test_an_inference_that_never_ends_is_ended(monkeypatch):
+    """onnx goes round in circles on some einsum equations; what it may compute is limited, not how long it waits."""
+    monkeypatch.setattr(inferred, "_SECONDS", 600.0)
+    monkeypatch.setattr(inferred, "_CPU_SECONDS", 2)
+    y = helper.make_empty_tensor_value_info("y")
+    node = N("Einsum", ["x"], ["y"], equation=b"\xe9j-\x00i")
+    graph = helper.make_graph([node], "g", [value("x", (4, 0), TensorProto.INT64)], [y])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=7)
+    record = types.SimpleNamespace(content=types.SimpleNamespace(small=file.SerializeToString()))
+    assert inferred_types(record) == {}
+
+
 def test_types_of_all_outputs_are_inferred_at_once(monkeypatch):
     """A process infers them, which takes a third of a second to start: one, however many outputs there are."""
     started = []
