@@ -32,15 +32,16 @@ PASSES: dict[str, tuple[tuple[int, ...], int]] = {
 NEAR = {"float32": 1e-5, "tf32": 5e-3, "bf16": 5e-2}  # relative error of all results together
 
 
-def compare(name: str, batch: int, precision: str, python: str, rounds: int, folder: str) -> dict[str, object]:
-    """One row; the network is exported into the folder unless it is there already."""
+def compare(
+    name: str, batch: int, precision: str, workers: dict[str, Worker], rounds: int, folder: str
+) -> dict[str, object]:
+    """One row, against PyTorch's processes by mode; the network is exported into the folder unless it is there."""
     x = batch_of(name)["x"][:batch]
     np.savez(Path(folder) / f"{name}.npz", x=x, y=x)
-    modes = ["forward", *(["forward_last"] if name in IMAGES else [])]
     path, passes = Path(folder) / f"{name}.onnx", PASSES[name][1]
-    workers = {}
-    for mode in modes:  # one after the other: each writes its results
-        workers[mode] = Worker(python, name, folder, precision, mode).wait()
+    for mode, worker in workers.items():  # one after the other: each writes its results
+        worker.ask(name, precision, mode, folder)
+        worker.wait()
     wanted = np.load(Path(folder) / f"{name}.npy").astype(np.float64)
     session = df.Session(df.load(path), devices=["cuda", "cpu"], precision=precision)
     found = session.run({"x": x})["logits"]
@@ -63,7 +64,7 @@ def compare(name: str, batch: int, precision: str, python: str, rounds: int, fol
         run()
     peers = {mode: functools.partial(worker, passes) for mode, worker in workers.items()}
     times = interleaved(rounds, own | peers)
-    best = min(modes, key=lambda mode: sorted(times[mode])[rounds // 2])
+    best = min(workers, key=lambda mode: sorted(times[mode])[rounds // 2])
     for worker in workers.values():
         worker.close()
     middle = {key: sorted(seconds)[rounds // 2] * 1e3 for key, seconds in times.items()}
@@ -71,7 +72,7 @@ def compare(name: str, batch: int, precision: str, python: str, rounds: int, fol
         "what": f"forward pass, {name}, batch {batch}, {precision}",
         "dataflow_ms": middle["ours"],
         "dataflow_plain_ms": middle["plain"],
-        **{f"torch_{mode}_ms": middle[mode] for mode in modes},
+        **{f"torch_{mode}_ms": middle[mode] for mode in workers},
         "ratio": ratio(times["ours"], times[best]),
         "goal": 1.0,
         "error": float(error),
@@ -89,15 +90,26 @@ def main() -> None:
     options = parser.parse_args()
     if default_registry().devices["cuda"].unavailable:
         raise SystemExit(f"no card: {default_registry().devices['cuda'].unavailable}")
+    rows = [
+        (name, batch, precision)
+        for name in options.only or PASSES
+        for batch in PASSES[name][0]
+        for precision in options.precision
+    ]
+    waiting = {
+        row: {
+            mode: Worker(options.torch_python)
+            for mode in ("forward", *(["forward_last"] if row[0] in IMAGES else []))
+        }
+        for row in rows
+    }  # fmt: skip
     found = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.models or temporary
-        for name in options.only or PASSES:
-            for batch in PASSES[name][0]:
-                for precision in options.precision:
-                    row = compare(name, batch, precision, options.torch_python, options.rounds, folder)
-                    found.append(row)
-                    print(*row.items(), flush=True)
+        for row in rows:
+            line = compare(*row, waiting[row], options.rounds, folder)
+            found.append(line)
+            print(*line.items(), flush=True)
     write("gpu_inference", found, card=card())
 
 

@@ -1,6 +1,7 @@
 """PyTorch's side of gpu_training.py and gpu_inference.py.
 
-Runs in an interpreter that has torch. Arguments: network, folder, precision, mode: ``graph``, a captured training step;
+Runs in an interpreter that has torch. Its first line of input names network, precision, mode and folder; until that is
+there it doesn't touch the card. Modes: ``graph``, a captured training step;
 ``channels_last``, the same with images whose channels lie last; ``compile``, one made by torch.compile; ``forward`` and
 ``forward_last``, captured forward passes whose results go back to the host. Writes the network as ONNX into the folder
 where it isn't there, then answers a line with seconds per step, loss and peak bytes for each number of steps it is
@@ -70,7 +71,10 @@ def forward(network: torch.nn.Module, x: torch.Tensor, precision: str, path: str
 
 
 def main() -> None:
-    name, folder, precision, mode = sys.argv[1:5]
+    line = sys.stdin.readline()
+    if not line:
+        return  # nobody asked
+    name, precision, mode, folder = line.rstrip("\n").split(" ", 3)
     device = "cuda" if torch.cuda.is_available() else "cpu"  # the CPU only to try this file
     torch.manual_seed(0)
     reduced = precision != "float32"
@@ -95,7 +99,7 @@ def main() -> None:
     fixed_x, fixed_y = x.to(device), y.to(device)
     if device == "cuda":
         x, y = x.pin_memory(), y.pin_memory()
-    run = torch.compile(network, mode="max-autotune") if mode == "compile" else network
+    run = torch.compile(network, mode="reduce-overhead") if mode == "compile" else network
 
     def step() -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):

@@ -52,23 +52,39 @@ def batch_of(name: str) -> dict[str, np.ndarray]:
     return {"x": x, "labels": random.integers(0, classes, count)}
 
 
-class Worker:
-    """PyTorch in a process of its own."""
+def kept_batch(name: str, folder: str) -> dict[str, np.ndarray]:
+    """A batch, which also lies in the folder for PyTorch."""
+    batch = batch_of(name)
+    np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
+    return batch
 
-    def __init__(self, python: str, name: str, folder: str, precision: str, mode: str) -> None:
+
+class Worker:
+    """PyTorch in a process of its own, which imports it and then waits to be asked for a network."""
+
+    def __init__(self, python: str) -> None:
         script = str(Path(__file__).parent / "gpu_torch_worker.py")
         self._process = subprocess.Popen(
-            [python, script, name, folder, precision, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
         self.version, self.first, self.peak = "", 0.0, 0
 
+    def ask(self, name: str, precision: str, mode: str, folder: str) -> None:
+        """For a network and what to do with it, without waiting."""
+        self._say(f"{name} {precision} {mode} {folder}")
+
     def wait(self) -> Worker:
-        """Until its network is there and its step is captured."""
+        """Until its network is there and its step is captured, or compiled."""
         line = ""
         while not line.startswith("ready"):
             line = self._line()
         self.version, self.first = line.split()[1], float(line.split()[2])
         return self
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -78,9 +94,7 @@ class Worker:
         return line
 
     def __call__(self, steps: int) -> float:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
+        self._say(str(steps))
         seconds, _, peak = self._line().split()
         self.peak = int(peak)
         return float(seconds)
@@ -112,14 +126,23 @@ def check_paths(name: str, precision: str, trainer: df.Trainer, warnings: Warnin
 
 
 def compare(
-    name: str, precision: str, python: str, rounds: int, device: str, modes: list[str], folder: str
+    name: str, precision: str, workers: dict[str, Worker], rounds: int, device: str, folder: str
 ) -> dict[str, object]:
-    """One row; the network is exported into the folder unless it is there already."""
-    batch, steps = batch_of(name), NETWORKS[name][4]
-    np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
-    workers = {}
-    for mode in modes:  # one after the other: each measures algorithms on the card
-        workers[mode] = Worker(python, name, folder, precision, mode).wait()
+    """One row; the network is exported into the folder unless it is there already.
+
+    Args:
+        name: the network.
+        precision: of its products, on both sides.
+        workers: PyTorch's processes by mode, of which that of ``compile`` has compiled.
+        rounds: of turns.
+        device: ours.
+        folder: for the network.
+    """
+    batch, steps = kept_batch(name, folder), NETWORKS[name][4]
+    for mode, worker in workers.items():  # one after the other: each measures algorithms on the card
+        if mode != "compile":
+            worker.ask(name, precision, mode, folder)
+            worker.wait()
     model = df.load(Path(folder) / f"{name}.onnx")
     optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
@@ -141,7 +164,7 @@ def compare(
         run()
     peers = {mode: functools.partial(worker, steps) for mode, worker in workers.items()}
     times = interleaved(rounds, own | peers)
-    best = min(modes, key=lambda mode: sorted(times[mode])[rounds // 2])
+    best = min(workers, key=lambda mode: sorted(times[mode])[rounds // 2])
     check_paths(name, precision, trainer, warnings)
     logging.getLogger("dataflow").removeHandler(warnings)
     known = card_of(card())
@@ -157,7 +180,7 @@ def compare(
         "what": f"training step, {name}, batch {len(batch['labels'])}, {precision}",
         "dataflow_ms": middle["ours"],
         "dataflow_plain_ms": middle["plain"],
-        **{f"torch_{mode}_ms": middle[mode] for mode in modes},
+        **{f"torch_{mode}_ms": middle[mode] for mode in workers},
         "predicted_ms": None if least is None else 1e3 * least,
         "ratio": ratio(times["ours"], times[best]),
         "goal": GOALS[name],
@@ -174,23 +197,36 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", choices=list(NETWORKS), help="these instead of all")
     parser.add_argument("--models", help="a folder for the exported networks, which are used again if they are there")
-    parser.add_argument("--compile", action="store_true", help="torch.compile beside CUDA graphs; it takes minutes")
+    parser.add_argument("--compile", action="store_true", help="torch.compile beside CUDA graphs")
     parser.add_argument("--precision", nargs="*", choices=list(NEAR), default=["tf32", "bf16"])
     options = parser.parse_args()
     reason = default_registry().devices[options.device].unavailable
     if reason:
         raise SystemExit(f"no card: {reason}")
     modes = ["graph", *(["compile"] if options.compile else [])]  # the first one writes the ONNX file
-    last = [*modes, "channels_last"]
+    rows = [(name, precision) for name in options.only or NETWORKS for precision in options.precision]
+    # They import PyTorch beside each other, before anything is measured.
+    waiting = {
+        row: {
+            mode: Worker(options.torch_python)
+            for mode in (*modes, *(["channels_last"] if row[0] in IMAGES else []))
+        }
+        for row in rows
+    }  # fmt: skip
     found = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.models or temporary
-        for name in options.only or NETWORKS:
-            for precision in options.precision:
-                ways = last if name in IMAGES else modes
-                row = compare(name, precision, options.torch_python, options.rounds, options.device, ways, folder)
-                found.append(row)
-                print(*row.items(), flush=True)  # the table comes at the end
+        if options.compile:  # beside each other, which chooses nothing by time
+            for name, precision in rows:
+                kept_batch(name, folder)
+                waiting[name, precision]["compile"].ask(name, precision, "compile", folder)
+            for row in rows:
+                waiting[row]["compile"].wait()
+                print("compiled", *row, flush=True)
+        for name, precision in rows:
+            line = compare(name, precision, waiting[name, precision], options.rounds, options.device, folder)
+            found.append(line)
+            print(*line.items(), flush=True)  # the table comes at the end
     write("gpu_training", found, card=card())
 
 
