@@ -38,11 +38,11 @@ ORDER = {
     "memory of the competitors, at the budget of ours with the least memory that is no slower than the fastest.",
     "chain": "10,000 small ops in a row, without folding and fusion: what a node costs beside its work.",
     "gpu_training": "On a card (`benchmarks/gpu.sh`): a training step with AdamW that takes its batch from the host "
-    "and brings the loss back, against PyTorch with CUDA graphs and, where its column is there, torch.compile. Storage "
-    "is float32 here; PyTorch's bf16 is autocast, and its channels lie last in one of its ways where there are images. "
+    "and brings the loss back, against PyTorch with CUDA graphs and, where its column is there, torch.compile (of the "
+    "network, mode reduce-overhead). Storage is float32 here; PyTorch's bf16 is autocast, and its channels lie last in "
+    "one of its ways where there are images. "
     "Both take batches from page-locked memory; `plain`: ours from any array. MB: the most memory of the card, ours as "
-    "planned, PyTorch's as its allocator says of a step without graph. card and tree: of the row's run. On 2026-11-26 "
-    "PyTorch's two ways of training on images chose their algorithms at the same time, beside each other.",
+    "planned, PyTorch's as its allocator says of a step without graph. again: the same some minutes later.",
     "gpu_inference": "On a card: a forward pass from arrays of the host to arrays of the host, in page-locked memory "
     "on both sides (`Session.staged`; `plain`: ours from and to any arrays), against PyTorch with CUDA graphs, for "
     "images with channels last too (`forward_last`).",
@@ -86,7 +86,7 @@ def main() -> None:
     parts = [INTRO, *_missed(records)]
     for name, record in records.items():
         machine = record["machine"]
-        versions = ", ".join(f"{k} {record[k]}" for k in ("onnxruntime", "card") if k in record)
+        versions = ", ".join(f"{k} {record[k]}" for k in ("onnxruntime", "card", "tree") if k in record)
         above = name.split(",")[0]  # the same of processors with AVX-512
         text = ORDER[above] if name == above or above not in records else BESIDE
         parts.append(f"## {name}\n\n{text}\n\n{record['date']}, {machine['processor']}, {machine['cores']} "

@@ -278,10 +278,11 @@ class Results:
                 shares bytes with an argument or another one.
             OutOfMemoryError: there is not so much memory.
         """
-        given = {} if out is None else self._checked(checks.mapping("out", out), arguments)
-        new = self._bytes - sum(array.nbytes for array in given.values())
-        require_memory(new, "the results")
-        hold(new, "the results")
+        given = {} if out is None else self._checked(out, arguments)
+        new = self._bytes - sum([array.nbytes for array in given.values()])
+        if new:
+            require_memory(new, "the results")
+            hold(new, "the results")
         found: dict[str, Array] = {}
         for name, dtype, shape, type_ in self._forms:
             array = given.get(name)
@@ -293,27 +294,34 @@ class Results:
             found[name] = array
         return found
 
-    def _checked(self, out: Mapping[str, Array], arguments: Mapping[str, Array]) -> dict[str, Array]:
-        """The caller's arrays, all of which fit."""
-        forms = {name: (dtype, shape, type_) for name, dtype, shape, type_ in self._forms}
-        for name, array in out.items():
-            if name not in forms:
-                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(forms)}")
-            check_result(name, array)
+    def _checked(self, out: Mapping[str, Array], arguments: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The caller's arrays, all of which fit; most do, and are looked at once."""
+        fitting = 0
+        if type(out) is dict:
+            for name, dtype, shape, _ in self._forms:
+                array = out.get(name)
+                if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
+                    flags = array.flags
+                    fitting += flags.c_contiguous and flags.writeable and flags.aligned
+        if type(out) is not dict or fitting != len(out):
+            self._refuse_misfits(out)
         _refuse_overlap(out, arguments)
-        for name, array in out.items():
-            dtype, shape, type_ = forms[name]
-            if array.dtype != dtype or array.shape != shape:
+        return out
+
+    def _refuse_misfits(self, out: Mapping[str, Array]) -> None:
+        check_out(checks.mapping("out", out), [name for name, *_ in self._forms])
+        for name, dtype, shape, type_ in self._forms:
+            array = out.get(name)
+            if array is not None and (array.dtype != dtype or array.shape != shape):
                 raise InputError(f"out[{name!r}]: expected {type_}, got {array.dtype}{list(array.shape)}")
-        return dict(out)
 
 
 def _refuse_overlap(out: Mapping[str, Array], arguments: Mapping[str, Array]) -> None:
     """A step may read an input, or write another result, after a result that shares its bytes was written."""
-    names = list(out)
-    for index, name in enumerate(names):
-        others = [(f"input {n!r}", a) for n, a in arguments.items()]
-        others += [(f"out[{n!r}]", out[n]) for n in names[:index]]
-        for other, array in others:
-            if np.may_share_memory(out[name], array):  # exact: all are contiguous
-                raise InputError(f"out[{name!r}] shares memory with {other}; give it an array of its own")
+    for index, (name, result) in enumerate(out.items()):
+        for other, array in arguments.items():
+            if np.may_share_memory(result, array):  # exact: all are contiguous
+                raise InputError(f"out[{name!r}] shares memory with input {other!r}; give it an array of its own")
+        for other, array in list(out.items())[:index] if index else ():
+            if np.may_share_memory(result, array):
+                raise InputError(f"out[{name!r}] shares memory with out[{other!r}]; give it an array of its own")

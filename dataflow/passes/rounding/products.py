@@ -33,8 +33,8 @@ _MAY_READ_ROUNDED: dict[AnyOp, int] = {
 }
 # A rounded operand is written and read once more, in 2 bytes of memory: it is worth that in this many sums, ...
 _LEAST_SIDE = 128
-# ... and a launch, in this many multiply-adds of a product: a node of a graph takes 1.1 us on an H200, and bfloat16 spares
-# those of 0.5 us at the rates of its data sheet, of some 2 at what small products reach. With fewer a step became slower.
+# ... and a launch, in this many multiply-adds of a product: a node of a graph takes 1.1 us on an H200, and bfloat16
+# spares those of 0.5 us at the rates of its data sheet, of some 2 at what small products reach; fewer slowed a step.
 _LEAST_WORK = 1 << 28
 _LINE = 8  # elements of 16 bits in the 16 bytes that tensor cores read at once
 
