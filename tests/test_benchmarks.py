@@ -40,7 +40,10 @@ def sources():
 
 def _is_preset(path, line):
     """Whether a line is about the means of channels that most models of images were trained with."""
-    preset = path.relative_to(ROOT).as_posix() in ("dataflow/train/data/images.py", "dataflow/cli/data_options.py")
+    preset = path.relative_to(ROOT).as_posix() in (
+        "dataflow/train/data/image_options.py",
+        "dataflow/cli/data_options.py",
+    )
     return preset and "imagenet" in line.lower()
 
 

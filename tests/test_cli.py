@@ -20,6 +20,7 @@ from dataflow.cli import plugin as plugin_commands
 from dataflow.cli import roofline
 from dataflow.cli.advice import OPTIONS
 from dataflow.cli.data_options import data_arguments
+from dataflow.cli.predict import _plain
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import trial
@@ -313,6 +314,53 @@ def test_evaluate_prints_figures_and_writes_outputs(run: Any, model: Path, data:
     ):
         refused = run(*given, *more)
         assert refused.code == 2 and message in refused.err
+
+
+def test_predict_writes_a_line_per_sample(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    x = np.load(data)["x"]
+    np.savez(tmp_path / "x.npz", x=x)
+    p = df.Session(read(str(model))).run(x)["p"]
+    for given in (data, tmp_path / "x.npz"):  # with labels and without
+        found = run("predict", model, "--data", given, "--batch-size", 20)
+        header, *rows = [line.split(",") for line in found.out.splitlines()]
+        assert header == ["sample", "p[0]", "p[1]", "p[2]"] and [int(row[0]) for row in rows] == list(range(len(x)))
+        np.testing.assert_allclose(np.array([row[1:] for row in rows], np.float32), p, rtol=1e-5)
+    rows = [line.split(",") for line in run("predict", model, "--data", data, "--top", 2).out.splitlines()]
+    order = np.argsort(-p, 1, kind="stable")
+    assert rows[0] == ["sample", "class[0]", "p[0]", "class[1]", "p[1]"]
+    assert [(int(row[1]), int(row[3])) for row in rows[1:]] == [tuple(o[:2]) for o in order.tolist()]
+    lines, arrays = tmp_path / "p.jsonl", tmp_path / "p.npz"
+    run("predict", model, "--data", data, "--top", 1, "--output", lines)
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [line["classes"] for line in found] == order[:, :1].tolist() and found[3]["sample"] == 3
+    np.testing.assert_allclose([line["p"][0] for line in found], p.max(1), rtol=1e-5)
+    run("predict", model, "--data", data, "--output", arrays)
+    np.testing.assert_allclose(np.load(arrays)["p"], p, rtol=1e-5)
+    for more, message in (
+        (["--output", arrays], "--force replaces it"),
+        (["--output", tmp_path / "p.txt"], "written as .csv, .jsonl, .npz"),
+        (["--output", tmp_path / "q.npz", "--top", 1], "--top is for .csv and .jsonl"),
+        (["--value", "nothing"], "nothing"),
+    ):
+        refused = run("predict", model, "--data", data, *more)
+        assert refused.code == 2 and message in refused.err
+
+
+@pytest.mark.parametrize(
+    ("array", "wanted"),
+    [
+        (np.array([0.1, 2**-30], np.float32), [0.1, 9.313226e-10]),
+        (np.array([np.nan, -np.inf], np.float64), ["nan", "-inf"]),
+        (np.array([1.5, 2], df.bfloat16.numpy), [1.5, 2.0]),
+        (np.array([2**63], np.uint64), [2**63]),
+        (np.array([True]), [True]),
+        (np.array(["a"], object), ["a"]),
+        (np.array([[1 + 2j]], np.complex64), [["(1+2j)"]]),
+    ],
+)
+def test_numbers_of_predictions_are_the_shortest_that_give_them_back(array: Any, wanted: Any) -> None:
+    assert _plain(array) == wanted
+    assert json.loads(json.dumps(wanted, allow_nan=False)) == wanted
 
 
 def test_finetune_resumes_to_the_same_bits(run: Any, model: Path, data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``dataflow run | finetune | evaluate | inspect | plan | bench | compare | devices | ops | plugin``.
+"""The command line: ``dataflow COMMAND``; the group ``commands`` lists them.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
 memory, 130 interrupted.
@@ -48,6 +48,7 @@ from .options import (
     shape_option,
 )
 from .plugin import plugin
+from .predict import predict
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -86,6 +87,7 @@ commands.add_command(compare)
 commands.add_command(evaluate)
 commands.add_command(ops)
 commands.add_command(plugin)
+commands.add_command(predict)
 
 
 # ---- run ---------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def predictions(
     types = {v.name: v.type for v in inputs}
     for name, type_ in outputs.items():
         _check_axis(name, type_, inputs[0].type)
-    dataset = _bound(data, inputs, labels)
+    dataset = bound_dataset(data, inputs, labels)
     size = _batch_size(inputs, batch_size)
     found = _Rows(dataset)
     bar = progress(shown)
@@ -203,8 +203,12 @@ def _batch_size(inputs: Sequence[Value], given: int | None) -> int:
     return first
 
 
-def _bound(data: Any, inputs: Sequence[Value], labels: Sequence[str]) -> Dataset:
-    """A dataset of ``data`` that gives the inputs."""
+def bound_dataset(data: Any, inputs: Sequence[Value], labels: Sequence[str]) -> Dataset:
+    """A dataset of ``data`` that gives the inputs, with labels or without.
+
+    Raises:
+        InputError: it can't.
+    """
     array = isinstance(data, np.ndarray) or (isinstance(data, tuple) and data and hasattr(data[0], "shape"))
     dataset = as_dataset(named_inputs(inputs, data) if array else data)
     types = {v.name: v.type for v in inputs}

@@ -9,7 +9,7 @@ import pytest
 
 import dataflow as df
 from dataflow.plugin.registry import default_registry
-from dataflow.train.data.images import ImageOptions
+from dataflow.train.data.image_options import ImageOptions
 from dataflow.train.data.table import TableOptions
 from dataflow.train.data.text import TextOptions
 from dataflow.train.data.tokenizer import Tokenizer

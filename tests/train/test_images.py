@@ -202,9 +202,28 @@ def test_bad_files_are_refused_by_name(photos: Path) -> None:
         (wanted(3, 8, 8), {"resize": "zoom"}, "resize is 'zoom'"),
         (wanted(3, 8, 8), {"classes": ["ant"]}, "the folder 'bee' is none of the classes 'ant'"),
         (wanted(3, 8, 8), {"rename": {"a": "b"}}, "rename= is for columns and arrays"),
-        (wanted(3, 8, 8), {"columns": ["a"]}, "columns= is no option of folders of images; it has augment"),
+        (wanted(3, 8, 8), {"columns": ["a"]}, "columns= is no option of images; it has augment"),
     ],
 )
 def test_options_that_do_not_fit(photos: Path, request_: Request, options: dict, says: str) -> None:
     with pytest.raises(df.InputError, match=says):
         read(photos, request_, **options)
+
+
+def test_images_without_classes_are_predicted_by_their_names(photos: Path, tmp_path: Path) -> None:
+    model = image_classifier((3, 12, 16))
+    flat = photos / "ant"
+    labelled = df.predict(model, df.Dataset(photos), progress=False)["logits"]
+    dataset = df.Dataset(flat)
+    assert list(dataset.column("file")) == ["0.png", "1.png", "2.png", "3.png"] and not dataset.classes
+    np.testing.assert_array_equal(df.predict(model, dataset, progress=False)["logits"], labelled[:4])
+    one = df.predict(model, df.Dataset(flat / "2.png"), progress=False)["logits"]
+    np.testing.assert_allclose(one, labelled[2:3], rtol=1e-5)
+    with pytest.raises(df.InputError, match="missing: 'labels'"), df.Trainer(model, "cross_entropy") as trainer:
+        trainer.fit(dataset, epochs=1, progress=False)
+
+
+def test_images_beside_the_folders_of_classes_are_left_out_with_a_warning(photos: Path, caplog: Any) -> None:
+    Image.fromarray(pixels(50)).save(photos / "beside.png")
+    assert len(df.Dataset(photos)) == 8
+    assert "1 images lie beside the folders of the classes" in caplog.text

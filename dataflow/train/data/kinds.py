@@ -16,7 +16,9 @@ from .batch import as_array
 from .columns import Columns
 from .entry_keys import EntryKeys
 from .frames import read_frame
-from .images import ImageOptions, has_images, read_folder
+from .image_options import ImageOptions
+from .images import SUFFIXES as IMAGES
+from .images import has_images, read_images
 from .npy_files import read_npy_folder, read_npz
 from .samples import SampleSource
 from .source import Source, Stream
@@ -92,7 +94,9 @@ def _unknown(data: Any, path: Path | None) -> str:
             "something with __len__ and __getitem__, or an iterable of batches"
         )
     if path.is_dir():
-        return f"{path}: expected a folder with one folder of images per class, or with .npy files named as keys"
+        return (
+            f"{path}: expected a folder of images, with one folder of them per class, or with .npy files named as keys"
+        )
     return f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}"
 
 
@@ -137,7 +141,7 @@ def _json_lines(path: Path, options: Any) -> Columns:
 def _images(path: Path, keys: EntryKeys, options: ImageOptions) -> Made:
     if keys.rename:
         raise InputError(f"{path}: rename= is for columns and arrays; images are the model's input, folders its labels")
-    return read_folder(path, options), None
+    return read_images(path, options), None
 
 
 def _samples(data: Any, keys: EntryKeys, _: Any) -> Made:
@@ -163,9 +167,9 @@ _PATHS = (
     Kind("files of JSON lines", _ends(".jsonl", ".ndjson"), (TableOptions, TextOptions), _tables(_json_lines)),
     Kind("texts", _ends(".txt"), (TextOptions,), _tables(lambda path, _: read_lines(path))),
     Kind("folders of .npy files", lambda p: any(p.glob("*.npy")), (_NoOptions,), _array_files(read_npy_folder)),
-    Kind("folders of images", lambda p: p.is_dir() and has_images(p), (ImageOptions,), _images),
+    Kind("images", has_images, (ImageOptions,), _images),
 )
-_SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".txt")
+_SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".txt", *IMAGES)
 _OBJECTS = (
     Kind("dicts of arrays", lambda data: isinstance(data, Mapping), (_NoOptions,), _arrays),
     Kind(
