@@ -21,6 +21,7 @@ from dataflow.cli import roofline
 from dataflow.cli.advice import OPTIONS
 from dataflow.cli.data_options import data_arguments
 from dataflow.cli.predict import _plain
+from dataflow.cli.reading import recalled
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import trial
@@ -344,6 +345,40 @@ def test_predict_writes_a_line_per_sample(run: Any, model: Path, data: Path, tmp
     ):
         refused = run("predict", model, "--data", data, *more)
         assert refused.code == 2 and message in refused.err
+
+
+def test_data_is_read_as_in_training(run: Any, model: Path, tmp_path: Path) -> None:
+    """Columns in another order, and one more, would give other results without a word."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30)
+    names = list("abcdef")
+
+    def table(name: str, order: list[str], *more: str) -> Path:
+        columns = {**dict(zip(names, x.T, strict=True)), "kind": labels, "extra": labels + 1}
+        rows = zip(*(columns[c] for c in (*order, *more)), strict=True)
+        (tmp_path / name).write_text("\n".join(",".join(map(str, row)) for row in ((*order, *more), *rows)))
+        return tmp_path / name
+
+    train, source, tuned = table("train.csv", names, "kind"), tmp_path / "m.onnx", tmp_path / "tuned.onnx"
+    df.save(read(str(model)), source)
+    assert run("finetune", source, "--data", train, "--label", "kind", "--epochs", 1, "-o", tuned).code == 0
+    assert json.loads(df.load(tuned).metadata["dataflow.data"])["columns"] == {"x": names}
+    wanted = run("predict", tuned, "--data", train).out
+    other = table("new.csv", names[::-1], "extra")
+    assert run("predict", tuned, "--data", other).out == wanted
+    found = run("evaluate", tuned, "--data", table("test.csv", names[::-1], "kind", "extra"), "--json").json
+    assert found == run("evaluate", tuned, "--data", train, "--json").json
+    given = run("predict", tuned, "--data", other, "--columns", "f,e,d,c,b,a")
+    assert given.code == 0 and given.out != wanted
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"kind": "tables", "workers": 9, "columns": {"x": ["a", "b", "c", "d"]}}'])
+def test_notes_of_other_programs_do_no_harm(note: str, run: Any, model: Path, tmp_path: Path) -> None:
+    loaded = read(str(model))
+    loaded.metadata["dataflow.data"] = note
+    (tmp_path / "t.csv").write_text("a,b,c,d\n1,2,3,4\n")
+    found = recalled(loaded, str(tmp_path / "t.csv"), {}, labels=True)
+    assert found.keys() <= {"columns"}
 
 
 @pytest.mark.parametrize(

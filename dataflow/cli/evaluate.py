@@ -61,6 +61,7 @@ def evaluate(
     from ..train.data.dataset import Dataset
     from ..train.inference import evaluate as figures_of
     from ..train.inference import predict
+    from .reading import recalled
 
     if target is not None and Path(target).suffix != ".npz":
         raise InputError(f"{target}: outputs are written as .npz")
@@ -70,7 +71,8 @@ def evaluate(
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     how = execution({name: options.pop(name) for name in EXECUTION})
     loaded = read_model(model, batch, how["limits"])
-    dataset = Dataset(data, rename=renames(renamed), **data_arguments(options))
+    reading = recalled(loaded, data, data_arguments(options), labels=True)
+    dataset = Dataset(data, rename=renames(renamed), **reading)
     found = figures_of(loaded, dataset, list(losses), list(metrics) or None, output=value, batch_size=batch_size, **how)
     if target is not None:
         np.savez(target, **predict(loaded, dataset, batch_size=batch_size, progress=False, **how))  # type: ignore[arg-type]

@@ -108,6 +108,14 @@ class Dataset:
         """What tells this data from other data at little cost, for JSON; empty for an iterable of batches."""
         return {} if self._source is None else self._source.signature()
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """Options by which a Dataset of other data of the kind gives a model the same, for JSON.
+
+        Raises:
+            InputError: the data doesn't fit what is requested.
+        """
+        return {} if self._source is None else self._source.likewise(request)
+
     @property
     def sampling(self) -> dict[str, Any] | None:
         """What the order of an epoch depends on beside seed, epoch and length, for JSON; None where nothing is set."""

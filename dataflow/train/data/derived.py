@@ -73,6 +73,10 @@ class MappedSource:
         entries = {key: type_of(as_array(value, repr(key))) for key, value in self._first().items()}
         return {**self.source.signature(), "mapped": entries}
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """None: the function isn't known elsewhere."""
+        return {}
+
     def _first(self) -> dict[str, Any]:
         row = np.setdiff1d(np.arange(len(self)), self.unusable)[:1]
         return self._changed(self.source.read(row, None), 0, int(row[0]))

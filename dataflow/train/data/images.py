@@ -168,3 +168,7 @@ class ImageSource:
         for path in self.files:
             content.update(f"{path.relative_to(self.folder)} {path.stat().st_size}\n".encode())
         return {"classes": list(self.known), "options": repr(self.options), "content": content.hexdigest()}
+
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """What pixels become."""
+        return {name: getattr(self.options, name) for name in ("size", "resize", "mean", "std", "layout")}

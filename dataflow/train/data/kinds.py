@@ -83,6 +83,11 @@ def opened(data: Any, keys: EntryKeys, options: Mapping[str, Any]) -> Made:
     return kind.make(found, keys, form(**options))
 
 
+def kind_of(path: Path) -> str | None:
+    """The name of the kind of a file or folder; None: there is no such kind."""
+    return next((kind.name for kind in _PATHS if kind.fits(path)), None)
+
+
 def _names(options: type) -> set[str]:
     return {entry.name for entry in fields(options)}
 

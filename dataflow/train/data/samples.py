@@ -64,6 +64,10 @@ class SampleSource:
         """Types of the entries; without a hash, since samples may be random."""
         return {"entries": {key: type_of(as_array(value, repr(key))) for key, value in self._sample(0).items()}}
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """None: samples are read as they are."""
+        return {}
+
     def _sample(self, row: int) -> dict[str, Any]:
         with reading(f"sample {row}"):
             item = self._samples[row]

@@ -57,6 +57,9 @@ class Source(Protocol):
     def signature(self) -> dict[str, Any]:
         """What tells this data from other data at little cost, for JSON."""
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """Options of a Dataset by which other data of the kind gives what is requested likewise, for JSON."""
+
 
 class Stream(Protocol):
     """Ready batches one after the other."""

@@ -144,6 +144,11 @@ class TableSource:
         """That of the columns as they are."""
         return self._raw.signature()
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """The columns of inputs and labels: another file may have others, or these in another order."""
+        features = self._features(request, self._labels(request))
+        return {"columns": {key: list(names) for key, names in features.items()}, "label": self.options.label}
+
     @cached_property
     def _raw(self) -> Source:
         return self.bound(Request({}, LABELS[:1], raw=True))

@@ -201,6 +201,11 @@ class TextSource:
         """Types of the columns."""
         return self.options.labels(self.columns).signature()
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """The columns of texts and of labels, and how long texts are at most; the tokenizer is a file of its own."""
+        found = {"text": list(self.options.columns), "max_length": self.options.max_length}
+        return {**found, "label": self.options.label, "language_model": self.options.language_model}
+
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         return Tokenizer(self.options.tokenizer)
