@@ -126,13 +126,17 @@ argmax: Op = _arg("argmax", "the index of the largest along axis")
 argmin: Op = _arg("argmin", "the index of the smallest along axis")
 
 
-def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
-    need_number("sum_to", x)
+def can_sum_to(x: TensorType, shape: Shape) -> bool:
+    """Whether broadcasting ``shape`` can give the shape of ``x``; named sizes are taken to fit."""
     lead = x.rank - len(shape)
-    fits = lead >= 0 and all(
+    return lead >= 0 and all(
         s in (1, d) or isinstance(s, Dim) or isinstance(d, Dim) for s, d in zip(shape, x.shape[lead:], strict=True)
     )
-    if not fits:
+
+
+def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
+    need_number("sum_to", x)
+    if not can_sum_to(x, shape):
         raise InputError(f"sum_to: {x} does not come from broadcasting shape {shape}")
     return TensorType(x.dtype, tuple(shape))
 

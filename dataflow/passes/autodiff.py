@@ -23,7 +23,7 @@ from ..ir.types import TensorType
 from ..ir.value import Builder, Value
 from ..ops.arithmetic import add
 from ..ops.gather import full
-from ..ops.reduce import sum_to, summed_to
+from ..ops.reduce import can_sum_to, sum_to, summed_to
 from ..ops.shape import concat, slice_
 
 _OF = "gradient/of"  # no output has such a name
@@ -82,7 +82,7 @@ def _through(
             for value, cotangent in zip(node.inputs, results, strict=False):
                 if value is None or cotangent is None or value not in active:
                     continue
-                if cotangent.type.shape != value.type.shape:
+                if cotangent.type.shape != value.type.shape and can_sum_to(cotangent.type, value.type.shape):
                     cotangent = _summed(cotangent, value.type)
                 if cotangent.type != value.type.cotangent:
                     raise GradientError(

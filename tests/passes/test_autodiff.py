@@ -168,6 +168,19 @@ def test_a_rule_that_gives_another_dtype_is_refused():
         joint_of(wrong, (3,))
 
 
+@pytest.mark.parametrize("perm", [(1, 0), None])
+def test_a_rule_that_gives_another_shape_is_refused(perm):
+    """Of as many elements too: it isn't what broadcasting the operand gives."""
+
+    def rule(node, dy):
+        return ops.transpose(dy, perm=perm) if perm else ops.reduce_sum(dy, axes=(1,), keepdims=True)
+
+    wrong = df.Op("wrong", ("x",), lambda x: x, gradient=rule)
+    given = r"\[3, 2\]" if perm else r"\[2, 1\]"
+    with pytest.raises(df.GradientError, match=rf"its rule gave float32{given} for 'x0', which is float32\[2, 3\]"):
+        joint_of(wrong, (2, 3))
+
+
 def test_a_rule_may_give_none():
     tail = df.Op("tail", ("x", "z"), lambda x, z: x, gradient=lambda n, dy: (dy, None))
     _, (x, z), found = joint_of(tail, (3,), (3,))
