@@ -21,10 +21,10 @@ from dataflow.cli import roofline
 from dataflow.cli.advice import OPTIONS
 from dataflow.cli.data_options import data_arguments
 from dataflow.cli.predict import _plain
-from dataflow.cli.reading import recalled
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import trial
+from dataflow.train.data.reading import recalled
 
 
 def read(path: str, batch: str | None = None) -> df.Model:
@@ -377,7 +377,7 @@ def test_notes_of_other_programs_do_no_harm(note: str, run: Any, model: Path, tm
     loaded = read(str(model))
     loaded.metadata["dataflow.data"] = note
     (tmp_path / "t.csv").write_text("a,b,c,d\n1,2,3,4\n")
-    found = recalled(loaded, str(tmp_path / "t.csv"), {}, labels=True)
+    found = recalled(loaded.metadata, tmp_path / "t.csv", {}, labels=True)
     assert found.keys() <= {"columns"}
 
 

@@ -15,6 +15,7 @@ OPTIONS: Mapping[str, str] = {
     "give validation= or val_split=": "give --val or --val-split",
     "it needs validation= or val_split=": "it needs --val or --val-split",
     "leave them out with trainable=": "leave them out with --trainable",
+    "give Dataset(data, text=COLUMN, tokenizer=FILE)": "give --tokenizer",
     "choose with columns=": "choose with --columns",
 }
 """By what Python's messages advise."""

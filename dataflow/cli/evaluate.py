@@ -59,9 +59,9 @@ def evaluate(
     With --output the model's outputs for all samples are written too, in the order of the samples.
     """
     from ..train.data.dataset import Dataset
+    from ..train.data.reading import recalled
     from ..train.inference import evaluate as figures_of
     from ..train.inference import predict
-    from .reading import recalled
 
     if target is not None and Path(target).suffix != ".npz":
         raise InputError(f"{target}: outputs are written as .npz")
@@ -71,7 +71,7 @@ def evaluate(
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     how = execution({name: options.pop(name) for name in EXECUTION})
     loaded = read_model(model, batch, how["limits"])
-    reading = recalled(loaded, data, data_arguments(options), labels=True)
+    reading = recalled(loaded.metadata, data, data_arguments(options), labels=True)
     dataset = Dataset(data, rename=renames(renamed), **reading)
     found = figures_of(loaded, dataset, list(losses), list(metrics) or None, output=value, batch_size=batch_size, **how)
     if target is not None:

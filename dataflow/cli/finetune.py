@@ -31,7 +31,6 @@ from ..train.watch.loggers import CSV, JSONLines, TensorBoard
 from .adapter_options import adapted, dropping
 from .optimizer_options import names_in, optimizing
 from .options import renames
-from .reading import noted
 
 _log = logging.getLogger("dataflow")
 _FEW = 3  # epochs, of which there is no curve
@@ -99,7 +98,6 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         callbacks.append(log(options.log, append=options.resume is not None))
     if options.tensorboard is not None and leads:
         callbacks.append(TensorBoard(options.tensorboard))
-    noted(model, options.data, dataset)
     try:
         history = trainer.fit(
             dataset,

@@ -53,10 +53,10 @@ def predict(
     """
     from ..train.data.dataset import Dataset
     from ..train.data.images import FILE
+    from ..train.data.reading import recalled
     from ..train.inference import predict as outputs_of
     from ..train.losses.loss import LABELS
     from ..train.prediction import bound_dataset
-    from .reading import recalled
 
     form = ".csv" if target is None else Path(target).suffix
     if form not in _FORMS:
@@ -67,7 +67,7 @@ def predict(
         raise InputError("--top is for .csv and .jsonl; .npz has whole outputs")
     how = execution({name: options.pop(name) for name in EXECUTION})
     loaded = read_model(model, batch, how["limits"])
-    reading = recalled(loaded, data, data_arguments(options), labels=False)
+    reading = recalled(loaded.metadata, data, data_arguments(options), labels=False)
     given = Dataset(data, rename=renames(renamed), **reading)
     dataset = bound_dataset(given, loaded.graph.inputs, (LABELS,))
     shown = None if target is not None else False

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from .. import ops
 from ..errors import DataflowError, InputError
 from ..ir.builder import GraphBuilder
 from ..ir.types import Array, TensorType, float32
 from ..ir.value import Value
+from .data.batch import refuse_nan
 from .losses.loss import Loss, Target, compared
 from .losses.terms import ones, summed, total, upcast
 from .metrics import Gathered, Metric
@@ -231,3 +234,27 @@ def _read(
 def samples(shapes: Iterable[tuple[int, ...]]) -> int:
     """The number of samples: the first size of the first entry that has one."""
     return next((shape[0] for shape in shapes if shape), 1)
+
+
+def checked_weight(given: Array, size: int, indices: Array | None) -> Array:
+    """Weights of ``size`` samples, float32, whose numbers in the dataset are ``indices``.
+
+    Raises:
+        InputError: another shape, no numbers, or numbers that are no weights.
+    """
+    if given.dtype.kind not in "fiub":
+        raise InputError(f"'sample_weight' is {given.dtype}; expected numbers")
+    weight = np.asarray(given, np.float32)
+    refuse_nan(SAMPLE_WEIGHT, weight, indices)
+    if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
+        raise InputError(_unfit(weight, size, indices))
+    return weight
+
+
+def _unfit(weight: Array, size: int, indices: Array | None) -> str:
+    """What is wrong with weights of samples."""
+    if weight.shape != (size,):
+        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
+    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
+    number = row if indices is None else int(indices[row])
+    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,9 +18,12 @@ from ..model import Model
 from ..passes.dynamic_regions import without_data
 from .batch_objective import SAMPLE_WEIGHT
 from .data.batch import Batch, Request, check_keys
-from .data.dataset import Dataset, as_dataset
+from .data.columns import listed
+from .data.dataset import Dataset
+from .data.reading import as_in_training
 from .graphs import Draws
 from .interrupts import InterruptsHeld
+from .losses.loss import LABELS
 from .metrics import RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
@@ -27,6 +31,8 @@ from .parameters import left_out
 from .prediction import cast, check_batches, chosen_outputs, is_dataset, predictions
 from .programs import Programs
 from .tied_weights import Tie
+
+_log = logging.getLogger("dataflow")
 
 
 class Evaluator:
@@ -172,7 +178,8 @@ class Evaluator:
                 given = named_inputs(declared, inputs)
                 return run({name: cast(name, type_, given[name]) for name, type_ in self._inputs.items()})
             types = {name: self._graph.outputs[name].type for name in names}
-            return predictions(run, declared, types, inputs, keys, batch_size, progress)
+            dataset = as_in_training(inputs, self.model.metadata, labels=False)
+            return predictions(run, declared, types, dataset, keys, batch_size, progress)
 
     @property
     def averaged(self) -> bool:
@@ -195,25 +202,58 @@ class Evaluator:
         return {"loss": RunningMean(), **{name: RunningMean(fraction) for name, fraction in fractions.items()}}
 
     def _dataset(self, data: Any) -> Dataset:
-        """A dataset of ``data`` that gives what the programs read.
+        """A dataset of ``data`` that gives what the programs read; of a path one that is read as in training.
 
         Raises:
             InputError: it can't.
         """
-        objective = self.objective
-        wanted = Request(
-            self._inputs,
-            tuple(objective.keys),
-            self.classes,
-            objective.open,
-            numbered=self.numbered,
-            numbers=objective.number_keys,
-        )
-        dataset = as_dataset(data).bound(wanted)
+        given = as_in_training(data, self.model.metadata, labels=True)
+        dataset = given.bound(self._request(self.classes))
+        if not given.names_classes:
+            names = self._names_of_model(dataset.classes)
+            dataset = dataset if names is None else given.bound(self._request({**self.classes, LABELS: names}))
         if not self.objective.open:
             dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,))
         dataset.refuse_nan((*self.objective.complete_keys, SAMPLE_WEIGHT))
         return dataset
+
+    def _request(self, classes: Mapping[str, Sequence[str]]) -> Request:
+        objective = self.objective
+        return Request(
+            self._inputs,
+            tuple(objective.keys),
+            classes,
+            objective.open,
+            numbered=self.numbered,
+            numbers=objective.number_keys,
+        )
+
+    def _names_of_model(self, classes: Mapping[str, Sequence[str]]) -> Sequence[str] | None:
+        """The model's own names of classes, by which labels are numbered whose names are among them; else None.
+
+        Args:
+            classes: of the data, by label key: the names that occur.
+
+        Raises:
+            InputError: some of the names are the model's, and some aren't.
+        """
+        known, found = self.model.classes, classes.get(LABELS)
+        if known is None or found is None or LABELS in self.classes or tuple(found) == known:
+            return None
+        others = [name for name in found if name not in known]
+        if not others:
+            return known
+        if len(others) < len(found):
+            raise InputError(
+                f"the labels {listed(others)} are none of the model's classes, {listed(known)}, and others are: "
+                "df.replace_head(model, classes=N) makes a head for new classes; Dataset(data, classes=[...]) numbers "
+                "labels in that order whatever the model's classes are"
+            )
+        _log.warning(
+            "the data's classes are other ones than the model's, %s, and take their numbers: %s", listed(known),
+            listed(found),
+        )  # fmt: skip
+        return None
 
     def _arguments(self, batch: Batch) -> dict[str, Array]:
         """What the programs read, checked and in the right dtypes."""

@@ -12,6 +12,7 @@ from ..ir.types import Array
 from ..model import Model
 from ..plugin.registry import registry_of
 from ..session import Session
+from .data.reading import as_in_training
 from .evaluator import Evaluator
 from .losses.loss import LABELS
 from .names import Names
@@ -49,14 +50,16 @@ def predict(
     else:
         session = Session(checks.instance("model", model, Model), **options)
     graph = session.model.graph
+    metadata = session.model.metadata if isinstance(session.model, Model) else {}
     if isinstance(session.model, Model) and session.model.forms:
         raise InputError("predict: a model with sequences or optionals has no batches of samples; use run()")
     known = {name: value.type for name, value in graph.outputs.items()}
     names = chosen_outputs(known, outputs)
     types = {name: known[name] if name in known else graph.find(name).type for name in names}
     try:
+        given = as_in_training(data, metadata, labels=False)
         return predictions(
-            lambda arrays: session.run(arrays, names), graph.inputs, types, data, (LABELS,), batch_size, progress
+            lambda arrays: session.run(arrays, names), graph.inputs, types, given, (LABELS,), batch_size, progress
         )
     finally:
         if session is not model:

@@ -20,9 +20,9 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
-from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
+from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples
 from .data.batch import Batch, refuse_nan
-from .losses.before import before
+from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
 from .metrics import Gathered, Metric
 from .names import CORE_ONLY, Names
@@ -60,7 +60,8 @@ class Objective:
             listed = ", ".join(f"{name!r} is a {form}" for name, form in model.forms.items())
             raise ModelError(f"{listed}: a model with sequences or optionals can run, but not be trained")
         self._outputs = dict(model.graph.outputs)
-        self._model = model.graph
+        self._model = model.graph  # with what gives logits, where it has none
+        self._made: set[str] = set()  # names of such
         self._inputs = tuple(model.inputs)
         self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
@@ -103,7 +104,7 @@ class Objective:
         each = len(self._weighted_losses) if len(self._weighted_losses) > 1 else 0
         if reserved or len(known) < len(labelled) + len(self._free) + each:
             raise InputError(f"metrics: names must differ from each other and from {sorted(reserved) or 'loss'}")
-        self.graph = dataclasses.replace(model.graph, outputs=self._outputs)
+        self.graph = dataclasses.replace(self._model, outputs=self._outputs)
 
     # ---- what it reads --------------------------------------------------------------------------------
 
@@ -151,14 +152,9 @@ class Objective:
             if allowed is not None:
                 self._refuse_others(allowed, entry, counting, indices)
         if SAMPLE_WEIGHT in entries:
-            if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
-                raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
-            weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
-            refuse_nan(SAMPLE_WEIGHT, weight, indices)
             labels = [arrays[key] for entry in self._weighted_losses for key in entry.keys if key in arrays]
             size = samples(array.shape for array in (*labels, *arrays.values()))
-            if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
-                raise InputError(_unfit(weight, size, indices))
+            entries[SAMPLE_WEIGHT] = checked_weight(entries[SAMPLE_WEIGHT], size, indices)
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
     def _refuse_others(
@@ -204,15 +200,20 @@ class Objective:
         Raises:
             ModelError: the loss would read the result of an op whose input it wants.
         """
-        own = graph.outputs
-        outputs = {name: own[name] if name in own else graph.find(v.name) for name, v in self._outputs.items()}
+        given = dict(graph.outputs)
+
+        def found(name: str) -> Value:
+            return given[name] if name in given else graph.find(self._outputs[name].name)
+
+        outputs = {name: found(name) for name in self._outputs if name not in self._made}
         for entry in self._weighted_losses:
-            inner = before(graph, outputs[entry.output], entry.loss.skips)
-            if inner is not None:
-                raise ModelError(
-                    f"the loss reads {entry.output!r}, the result of {inner[0]}, and wants the input of that: give "
-                    f"output={inner[1].name!r}"
-                )
+            value = found(entry.name) if entry.output in self._made else outputs[entry.output]
+            read = self._logits(graph, value, entry.loss)
+            if read is not None and entry.output in self._made:
+                graph, outputs[entry.output] = read.graph, read.value
+            elif read is not None or entry.output in self._made:
+                known = "no probability" if read is None else f"one: the loss wants {read.value.name!r}, {read.what}"
+                raise ModelError(f"for these inputs {entry.name!r} is {known}; give the value that it reads as output=")
         return dataclasses.replace(graph, outputs=outputs)
 
     def gathered(self) -> dict[str, Gathered]:
@@ -253,13 +254,19 @@ class Objective:
 
     def _weighted_loss(self, name: str, loss: Loss, key: str | None, factor: float) -> WeightedLoss:
         value = self._output(name)
-        inner = before(self._model, self._outputs[value], loss.skips)
-        if inner is not None:
-            op, logits = inner
-            value = self._add_output(logits)
-            _log.info("the loss reads %r, the input of %s, instead of its result %r", logits.name, op, name)
+        read = self._logits(self._model, self._outputs[value], loss)
+        if read is not None:
+            if read.graph is not self._model:
+                self._made.add(read.value.name)
+            self._model = read.graph
+            value = self._add_output(read.value)
+            _log.info("%r: the loss reads %r instead, %s", name, read.value.name, read.what)
         others = tuple(self._output(other) for other in others_of(loss))
         return WeightedLoss(loss, name, value, others, keys_of(loss, key), factor)
+
+    @staticmethod
+    def _logits(graph: Graph, value: Value, loss: Loss) -> Read | None:
+        return logits_of(graph, value, loss.skips, logarithms=getattr(loss, "logarithms", False))
 
     def _figure(self, entry: WeightedLoss) -> str:
         """What one of several losses is called among the figures: by its value, and by its class too if need be."""
@@ -317,15 +324,6 @@ def _arguments(stored: Sequence[str]) -> dict[str, str]:
             given += "'"
         found[name] = given
     return found
-
-
-def _unfit(weight: Array, size: int, indices: Array | None) -> str:
-    """What is wrong with weights of samples."""
-    if weight.shape != (size,):
-        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
-    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
-    number = row if indices is None else int(indices[row])
-    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:

@@ -25,7 +25,8 @@ from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
 from .changing import Changing
 from .checkpoint import fingerprint
-from .data.dataset import Dataset
+from .data.dataset import Dataset, as_dataset
+from .data.reading import with_reading
 from .history import History
 from .joint import check_batch_statistics
 from .loop import Fit, Saving
@@ -304,7 +305,9 @@ class Trainer(Changing):
                 raise InputError("callbacks: EarlyStop is given as early_stop=, since it decides with what is restored")
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
-        dataset = self._dataset(data)
+        source = as_dataset(data)
+        dataset = self._dataset(source)
+        self.model.metadata = with_reading(self.model.metadata, source, self._request(self.classes))
         self.classes = {**self.classes, **dataset.classes}
         if LABELS in dataset.classes:  # the saved model knows them
             self.model.metadata = with_class_names(self.model.metadata, dataset.classes[LABELS])

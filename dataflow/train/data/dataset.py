@@ -42,6 +42,10 @@ class Dataset:
         prefetch: batches that may wait, per thread.
         options: of the kind of data, e.g. ``columns=`` of a table.
 
+    Attributes:
+        origin: the data that it is made of.
+        names_classes: ``classes=`` says the classes of labels and their order.
+
     Arrays are read through ``.to_numpy`` or ``__array__``.
 
     Raises:
@@ -70,6 +74,8 @@ class Dataset:
         self._stream: Stream | None = None
         self._subset: Array | None = None
         self._source, self._stream = opened(data, EntryKeys.of(rename, keys), options)
+        self.origin = data
+        self.names_classes = options.get("classes") is not None
         if self._source is not None and not len(self):
             raise InputError("Dataset: it has no samples")
         if self._source is None and self._balance is not None:

@@ -83,9 +83,11 @@ def opened(data: Any, keys: EntryKeys, options: Mapping[str, Any]) -> Made:
     return kind.make(found, keys, form(**options))
 
 
-def kind_of(path: Path) -> str | None:
-    """The name of the kind of a file or folder; None: there is no such kind."""
-    return next((kind.name for kind in _PATHS if kind.fits(path)), None)
+def kind_of(data: Any) -> str | None:
+    """The name of the kind of data; None: there is no such kind."""
+    path = Path(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
+    found = path if path is not None else data
+    return next((kind.name for kind in (_OBJECTS if path is None else _PATHS) if kind.fits(found)), None)
 
 
 def _names(options: type) -> set[str]:

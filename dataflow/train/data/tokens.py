@@ -105,6 +105,10 @@ class TokenSource:
             "content": content.hexdigest(),
         }
 
+    def likewise(self, request: Request) -> dict[str, Any]:
+        """None: texts say how they are read before they are tokens."""
+        return {}
+
 
 def _following(ids: Array, counted: Array, shift: int) -> Array:
     """(B, T) int64: each token, or the one after it; IGNORED where there is none."""

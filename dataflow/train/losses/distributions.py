@@ -39,6 +39,7 @@ class NLL:
     axis: int | None = None
 
     skips = ()
+    logarithms = True
     metrics = ("accuracy",)
 
     def __post_init__(self) -> None:
