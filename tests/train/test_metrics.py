@@ -51,6 +51,29 @@ def test_metrics_are_those_of_scikit_learn(form):
         np.testing.assert_allclose(figure, KEPT[f"{form}/{name}"], rtol=close, err_msg=name)
 
 
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_of_equal_logits_the_first_is_the_answer(device):
+    """As in a stable order, whose first is that of argmax; of a row with NaN nothing is right."""
+    logits = np.random.default_rng(0).normal(size=(60, 5, 3)).round().astype(np.float32)
+    logits[:9] = 0.5
+    logits[9:12] = -np.inf
+    logits[12:15, 2] = np.nan
+    logits[15:18] = np.nan
+    labels = np.arange(180).reshape(60, 3) % 5
+    found = evaluated(logits, labels, "cross_entropy", ["accuracy", "top1", "top2", "top5", "top9"], device=device)
+    order = np.argsort(-np.where(np.isnan(logits), np.inf, logits), axis=1, kind="stable")
+    real = ~np.isnan(np.take_along_axis(logits, labels[:, None], 1))[:, 0]
+    for k in (1, 2, 5, 9):
+        expected = ((order[:, :k] == labels[:, None]).any(1) & real).mean()
+        assert found[f"top{k}"] == pytest.approx(expected, rel=1e-6), k
+    assert found["accuracy"] == found["top1"]
+
+
+def test_no_label_is_the_sign_of_a_logit_that_is_nan():
+    logits, labels = np.array([np.nan, 1.0, -1.0, np.nan], np.float32), np.array([0, 1, 0, 1], np.float32)
+    assert evaluated(logits, labels, "binary_cross_entropy", ["accuracy"])["accuracy"] == 0.5
+
+
 def test_scores_of_minus_infinity_are_one_threshold():
     """What a mask hides: half of it is right, in whatever order."""
     for labels in ([1, 0, 1, 0, 1], [1, 1, 0, 1, 0]):

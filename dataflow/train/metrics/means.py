@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from ... import ops
 from ...errors import InputError
 from ...host.numbers import integer
-from ...ir.types import bool_, float32
+from ...ir.types import float32, int64
 from ...ir.value import Value
+from ..losses.class_axis import beside, weight_of_labels
 from ..losses.loss import Target
-from ..losses.terms import as_dtype, counts, pair, summed, where_positive, zero
+from ..losses.terms import as_dtype, class_numbers, counts, pair, summed, where_positive
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,22 @@ class Accuracy:
         if target.axis is None:
             z, t = pair(output, labels)
             right, weight = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5)), counts(target, t)
+            right = ops.logical_and(right, ops.equal(z, z))
             right = where_positive(weight, as_dtype(right, z.type.dtype)) if target.sparse else right
             return summed(right), summed(weight)
-        found = ops.argmax(output, axis=target.axis, keepdims=0)
-        return _counted(ops.equal(found, labels), labels, target)
+        found = ops.argmax(output, axis=target.axis, keepdims=1)  # of a NaN, where there is one
+        largest = ops.gather_elements(output, found, axis=target.axis)
+        right = ops.equal(found, beside(class_numbers(labels), output.type, target.axis))
+        right = ops.logical_and(right, ops.equal(largest, largest))
+        return _counted(ops.reshape(right, shape=labels.type.shape), labels, target)
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The fraction of labels whose logit is among the ``k`` largest."""
+    """The fraction of labels whose logit is among the ``k`` largest; of equal logits the first is before the others.
+
+    A NaN is before all numbers, as argmax has it, and is right nowhere: ``top1`` is the accuracy.
+    """
 
     k: int = 5
     fraction = True
@@ -47,18 +55,24 @@ class TopK:
         return f"top{self.k}"
 
     def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
-        """Right answers and answers: fewer than ``k`` classes have a larger logit than the label's."""
+        """Right answers and answers: fewer than ``k`` classes are before the label's."""
         axis = target.axis
         if axis is None:
             raise InputError(f"metric {self.name!r} needs classes; it fits the loss cross_entropy")
+        assert output.builder is not None
         classes = output.type.shape[axis]
-        counted = ops.logical_not(ops.equal(labels, target.ignored))
-        safe = ops.where(counted, labels, zero(labels))
-        chosen = ops.cast(ops.one_hot(safe, depth=classes, axis=axis, dtype=float32), to=bool_)
-        own = ops.where(chosen, output, zero(output))
-        own = ops.reduce_sum(own, axes=(axis,), keepdims=1)
-        larger = ops.reduce_sum(ops.cast(ops.greater(output, own), to=float32), axes=(axis,), keepdims=0)
-        return _counted(ops.less(larger, self.k - 0.5), labels, target)
+        numbers = {"start": 0, "limit": classes, "delta": 1, "dtype": int64}
+        number = output.builder.add(ops.range_, (), numbers).outputs[0]
+        number = ops.reshape(number, shape=(classes, *[1] * (output.type.rank - 1 - axis)))
+        _, safe, _ = weight_of_labels(class_numbers(labels), target.ignored, None, float32)
+        label = beside(safe, output.type, axis)
+        own = ops.gather_elements(output, label, axis=axis)
+        behind = ops.logical_or(
+            ops.less(output, own), ops.logical_and(ops.equal(output, own), ops.greater_equal(number, label))
+        )
+        before = ops.reduce_sum(ops.cast(ops.logical_not(behind), to=float32), axes=(axis,), keepdims=1)
+        right = ops.logical_and(ops.less(before, self.k - 0.5), ops.equal(own, own))
+        return _counted(ops.reshape(right, shape=labels.type.shape), labels, target)
 
 
 @dataclass(frozen=True)
