@@ -10,12 +10,14 @@ from fnmatch import fnmatchcase
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph
+from ..ir.types import Array
 from ..ir.value import Value
 from ..layers.layers import layers_of
 from ..model import Model, Parameter
 from ..ops.dynamic_shape import deferred
 
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
+_LARGE = 128  # elements: of what may be more than literals
 _SCALED = frozenset({"quantize", "dequantize"})  # by stored scales
 _OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|(?!\w*_\d+$)[A-Za-z_]\w*")  # no number of an exporter's
 _OF_RECURRENT = re.compile(r"\.(W|R|B|P)$")  # operands of LSTM, GRU and RNN
@@ -66,17 +68,42 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
 
 
 def left_out(model: Model, names: Collection[str]) -> list[str]:
-    """Stored floats of a file, by names as modules have them, that aren't trained, though all of the default are."""
+    """Stored floats of a file that aren't trained, though all of the default are, and may be a module's parameters.
+
+    Those are called as in a module, or PyTorch's older exporter numbered them (``onnx::Exp_12``), as it does parameters
+    that it reshaped and literals alike: of these the larger ones that are no masks, and on which an output depends.
+    """
     parameters = model.parameters
     if model.source is None or any(p.trainable and name not in names for name, p in parameters.items()):
         return []
     readers, nodes = readers_of(model.graph), model.graph.nodes
-    return [
+    constants = [
         name
         for name, p in parameters.items()
-        if p.role == "constant" and name not in names and p.type.dtype.bits >= 16 and _OF_A_MODULE.fullmatch(name)
+        if p.role == "constant" and name not in names and p.type.dtype.bits >= 16
         if any(nodes[index].op.name not in _SCALED for index, _ in readers.get(name, ()))
     ]
+    called = [name for name in constants if _OF_A_MODULE.fullmatch(name)]
+    numbered = [n for n in constants if "::" in n and parameters[n].type.elements >= _LARGE]
+    if not numbered:
+        return called
+    needed = _needed(model.graph)
+    return called + [name for name in numbered if name in needed and not _is_of_two(parameters[name].array)]
+
+
+def _needed(graph: Graph) -> set[str]:
+    """Names of the values on which outputs depend, but for running statistics that batch norms in training update."""
+    found = {value.name for value in graph.outputs.values()}
+    for node in reversed(graph.nodes):
+        if any(value is not None and value.name in found for value in node.outputs):
+            read = node.inputs[:3] if node.op.name == "batch_norm_train" else node.inputs
+            found.update(value.name for value in read if value is not None)
+    return found
+
+
+def _is_of_two(array: Array) -> bool:
+    """Whether all elements are one number or another."""
+    return bool(((array == array.min()) | (array == array.max())).all())
 
 
 def _hint(graph: Graph, default: Sequence[str]) -> str:

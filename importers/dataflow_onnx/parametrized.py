@@ -4,7 +4,9 @@ PyTorch's older exporter stores parameters and buffers alike, by the names that 
 computes of a tensor alone, in every run, is computed of a parameter: of a buffer it would have kept the result. What is
 subtracted from other values, or divides them, may be a buffer: the mean and deviation by which inputs are normalized.
 What modules call weight, bias or embeddings is a parameter whatever is computed of it before a layer reads that:
-masked, scaled, resized, normalized; but for batch norms that are frozen, whose four vectors are buffers.
+masked, scaled, resized, normalized; but for batch norms that are frozen, whose four vectors are buffers. So is what a
+batch norm in training mode makes a convolution's weight of, by whatever name: that exporter numbers a parameter of
+which it computed another shape.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ _VIEWS = frozenset({"broadcast_to", "cast", "copy", "reshape", "transpose"})
 _FUNCTIONS = frozenset(
     {"abs", "clip", "elu", "exp", "log_softmax", "relu", "sigmoid", "softmax", "softplus", "tanh"}
 )  # whose results are positive, bounded or add up to 1
+_CONVOLUTIONS = frozenset({"conv", "conv_grad_input"})  # the second is a transposed one
 _BY_ITSELF = frozenset({"div", "sub"})
 _CALLED = re.compile(r"(^|[._])(weight|bias|\w*embeddings?)$")
 STATISTIC = re.compile(r"(^|[._])running_(mean|var)$")
@@ -52,3 +55,19 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
             shown.update(dict.fromkeys(made, first))
         elif node.op.name in _FUNCTIONS or (node.op.name in _BY_ITSELF and first in made_of.get(read[1], ())):
             yield first
+
+
+def standardized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
+    """Those of some stored tensors that are a convolution's weight once a batch norm made them of mean 0."""
+    shown = {value: value for value in stored}
+    normalized: dict[Value, Value] = {}  # and views of it, by what it was
+    for node in graph.nodes if shown else ():
+        made = [value for value in node.outputs[:1] if value is not None]
+        read = [value for value in node.inputs if value is not None]
+        if node.op.name in _VIEWS:
+            for of in (shown, normalized):
+                of.update(dict.fromkeys(made, of[read[0]]) if read[0] in of else {})
+        elif node.op.name == "batch_norm_train" and read[0] in shown:
+            normalized.update(dict.fromkeys(made, shown[read[0]]))
+        elif node.op.name in _CONVOLUTIONS and read[1] in normalized:
+            yield normalized[read[1]]

@@ -12,7 +12,7 @@ from dataflow import Graph, Value
 from dataflow.plugin import Initializer
 
 from .file.records import Array, Noted, Roles
-from .parametrized import STATISTIC, parametrized
+from .parametrized import STATISTIC, parametrized, standardized
 from .positions import of_positions
 
 _MASKED = -1e3  # at most: what is added to scores that nothing shall attend to
@@ -36,6 +36,9 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
         stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
     named = noted.named - roles.keys()
     for value in parametrized(graph, [v for v in stored if v.name in named and is_finite(stored[v].array)]):
+        stored[value] = dataclasses.replace(stored[value], role="parameter", trainable=True)
+    numbered = [v for v, data in stored.items() if "::" in v.name and data.array.dtype.kind in "fV"]
+    for value in standardized(graph, () if noted.parameters else numbered):
         stored[value] = dataclasses.replace(stored[value], role="parameter", trainable=True)
     guessed = {v: d.array for v, d in stored.items() if d.trainable and v.name not in noted.parameters}
     for value in of_positions(graph, guessed):

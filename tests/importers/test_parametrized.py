@@ -106,6 +106,56 @@ def test_weight_norm_trains_as_its_formula_says():
         np.testing.assert_allclose(model.parameters[name].array, array, rtol=1e-5, atol=1e-6)
 
 
+def test_weights_that_a_batch_norm_standardizes_train_as_its_formula_says():
+    """Of a convolution, as timm's and BiT's; PyTorch's older exporter numbers their weight, for it has another shape.
+
+    What it stores beside for running statistics, which nobody reads, and tables are named or not as they are of use.
+    """
+    weight, column_of = "onnx::BatchNormalization_9", "onnx::ReduceMean_11"
+    nodes = [
+        node("ReduceMean", [column_of, "axes"], ["mean"], keepdims=0),
+        node("Mul", ["mean", "mean"], ["var"]),
+        node(
+            "BatchNormalization", [weight, "one", "zero", "mean", "var"], ["s", "m", "v"], epsilon=1e-6, training_mode=1
+        ),
+        node("Reshape", ["s", "sizes"], ["w"]),
+        node("Reshape", ["x", "image"], ["xs"]),
+        node("Conv", ["xs", "w", "conv.bias"], ["c"]),
+        node("Reshape", ["c", "rows"], ["r"]),
+        node("Max", ["r", "onnx::Max_12"], ["a"]),
+        node("Max", ["a", "onnx::Max_13"], ["y"]),
+    ]
+    nodes[2:2] = [
+        node("Constant", [], [name], value_floats=[value] * 4) for name, value in (("one", 1.0), ("zero", 0.0))
+    ]
+    rows, bias = RANDOM.standard_normal((4, 4)), column()
+    table = -80.0 - np.arange(256).reshape(64, 4)
+    sizes = {"axes": [0, 1], "sizes": [4, 4, 1, 1], "image": [-1, 4, 1, 1], "rows": [-1, 4]}
+    arrays = [(name, np.array(value, np.int64)) for name, value in sizes.items()]
+    floats = {
+        weight: rows[None],
+        column_of: np.tile(rows.T, (1, 16, 1)),
+        "conv.bias": bias,
+        "onnx::Max_12": table,
+        "onnx::Max_13": np.full((64, 4), -90.0),
+    }
+    arrays += [(name, np.asarray(value, np.float32)) for name, value in floats.items()]
+    proto = onnx_model(nodes, [("x", FLOAT, [64, 4])], [("y", FLOAT, [64, 4])], arrays, opset=18)
+    proto.producer_name = "pytorch"
+    model = load_bytes(proto.SerializeToString())
+    x, labels = RANDOM.standard_normal((2, 64, 4)).astype(np.float32)
+    with df.Trainer(model, "mse", "sgd:lr=0.5,momentum=0", devices=["cpu"]) as trainer:
+        assert trainer.trainable == (weight, "conv.bias")
+        assert trainer.described().endswith("not trained unless trainable= names them: onnx::Max_12")
+        trainer.step({"x": x, "labels": labels})
+    deviation = np.sqrt(rows.var(axis=1, keepdims=True) + 1e-6)
+    unit = (rows - rows.mean(axis=1, keepdims=True)) / deviation
+    slope = 2 * (x @ unit.T + bias - labels).T @ x / labels.size  # of the loss by the standardized weight
+    along = (slope * unit).mean(axis=1, keepdims=True)
+    expected = rows - 0.5 * (slope - slope.mean(axis=1, keepdims=True) - along * unit) / deviation
+    np.testing.assert_allclose(model.parameters[weight].array[0], expected, rtol=1e-5, atol=1e-6)
+
+
 COMPUTED = {
     "masked": [node("Mul", ["fc.weight", "mask"], ["w"])],
     "scaled": [node("Mul", ["fc.weight", "half"], ["w"])],
