@@ -136,3 +136,56 @@ def test_a_network_that_is_applied_twice_keeps_one_tensor_for_each_operand(tmp_p
         saved(tmp_path / "apart.onnx", [n for n in nodes if n.op_type != "Identity"], arrays) if not merged else None
     )
     assert other is None or trained(other)[1] == losses
+
+
+def relative(path: Path, merged: str, *, layers_twice: bool) -> str:
+    """Two layers that read one table of positions from the left, each a product with its own weight and bias.
+
+    With ``layers_twice`` they are those that read the input, too.
+    """
+    random = np.random.default_rng(3)
+    matrices = {name: random.standard_normal((5, 5)).astype(np.float32) for name in ("r", "a.w", "b.w", "c.w", "d.w")}
+    biases = [f"{name}.b" for name in ("abcd" if not layers_twice else "ab")]
+    zeros = np.zeros(5, np.float32)
+    arrays = {**matrices, **dict.fromkeys(biases[:1] if merged else biases, zeros)}
+    nodes = []
+    if merged == "behind identities":
+        nodes = [helper.make_node("Identity", [biases[0]], [name]) for name in biases[1:]]
+    third, fourth = "ab" if layers_twice else "cd"
+    reads = [("r", "a"), ("r", "b"), ("x", third), ("x", fourth)]
+    for i, (left, layer) in enumerate(reads):
+        bias = biases[0] if merged == "read at once" else f"{layer}.b"
+        nodes.append(helper.make_node("MatMul", [left, f"{layer}.w"], [f"p{i}"]))
+        nodes.append(helper.make_node("Add", [f"p{i}", bias], [f"s{i}"], name=f"/{layer}/Add"))
+    nodes.append(helper.make_node("Mul", ["s0", "s1"], ["rr"]))
+    nodes.append(helper.make_node("ReduceMean", ["rr"], ["rm"], axes=[0], keepdims=0))
+    nodes.append(helper.make_node("Relu", ["s2"], ["h2"]))
+    nodes.append(helper.make_node("Add", ["h2", "rm"], ["t"]))
+    nodes.append(helper.make_node("Mul", ["t", "s3"], ["u"]))
+    nodes.append(helper.make_node("ReduceMean", ["u"], ["y"], axes=[2], keepdims=0))
+    used = {name for node in nodes for name in node.input}
+    return saved(path, nodes, {name: array for name, array in arrays.items() if name in used})
+
+
+@pytest.mark.parametrize(
+    ("merged", "layers_twice"), [("behind identities", False), ("read at once", False), ("behind identities", True)]
+)
+def test_a_table_that_two_layers_multiply_is_no_shared_weight(tmp_path: Path, merged: str, layers_twice: bool) -> None:
+    """Nor are names of one matrix several, where layers run twice: biases of their own names train apart."""
+    expected, losses = trained(relative(tmp_path / "apart.onnx", "", layers_twice=layers_twice))
+    model, found = trained(relative(tmp_path / "merged.onnx", merged, layers_twice=layers_twice))
+    np.testing.assert_allclose(found, losses, rtol=1e-6)
+    assert len(model.parameters) == len(expected.parameters)
+
+
+def test_layers_of_two_names_that_are_one_stay_one(tmp_path: Path) -> None:
+    """PyTorch's older exporter writes an Identity node for each name of a tied matrix, as for merged biases."""
+    nodes = [
+        helper.make_node("Identity", ["w0"], ["again.weight"]),
+        helper.make_node("Identity", ["bias"], ["again.bias"]),
+        helper.make_node("Conv", ["x", "w0", "bias"], ["c0"]),
+        helper.make_node("Conv", ["c0", "again.weight", "again.bias"], ["c1"]),
+        helper.make_node("ReduceMean", ["c1"], ["y"], axes=[2], keepdims=0),
+    ]
+    path = saved(tmp_path / "tied.onnx", nodes, {"w0": weights()["w0"], "bias": ZEROS})
+    assert df.load(path).parameters.keys() == {"w0", "bias"}

@@ -2,9 +2,10 @@
 
 PyTorch's exporters write tensors of equal data once. In a network that is yet to be trained all gains of norms are
 ones, and biases and running means zeros: of each size the file has one, perhaps behind an Identity node with the name
-of each other one. Trained as one they would not be what PyTorch trains. Where the same matrix is read by several
-products, a network has layers that share all they have: of a batch norm no two operands are one then, and nothing else
-is taken apart.
+of each other one. Trained as one they would not be what PyTorch trains. Where the same matrix is the weight of several
+products, a network has layers that share all they have, or runs twice: of a batch norm no two operands are one then,
+and nothing else is taken apart. Names of Identity nodes tell these two from each other: that which runs twice has one
+name for its matrix.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _VECTORS = {
     "Add": {0: "bias", 1: "bias"},
     "Mul": {0: "weight", 1: "weight"},
 }
-_PRODUCTS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,), "ConvTranspose": (1,)}
+_PRODUCTS = {"MatMul": (1, 0), "Gemm": (1, 0), "Conv": (1,), "ConvTranspose": (1,)}
 _SAME_DATA = frozenset({"Identity", "Transpose", "Cast", "Reshape"})
 _MOST = 1 << 16  # elements
 _Use = tuple[str, int, str, NodeRecord]  # a stored tensor, which operand it is, its name there, and the node
@@ -47,14 +48,14 @@ def taken_apart(record: ModelRecord, path: str) -> tuple[ModelRecord, tuple[Copy
     merged = {name: found for name, found in counted.items() if len(found) > 1 and _is_of_one_value(graph, name)}
     if not merged:
         return record, ()
-    shares = _shares_layers(graph)
+    shared, shared_by_names = _shared(graph)
     taken = {*graph.inputs, *graph.initializers, *(name for node in graph.nodes for name in node.outputs)}
     copies: list[Copy] = []
     for of, found in merged.items():
-        if shares:
+        behind = dict.fromkeys(name for _, _, name, _ in found if name != of)  # Identity nodes
+        if shared_by_names if behind else shared:
             copies += _by_operand(of, found, taken)
             continue
-        behind = dict.fromkeys(name for _, _, name, _ in found if name != of)  # Identity nodes
         copies += [Copy(of, name) for name in behind]
         for _, index, _, node in () if behind else found[1:]:
             wanted = f"{node.scope or node.name or node.outputs[0]}.{_VECTORS[node.op][index]}"
@@ -113,22 +114,23 @@ def _is_of_one_value(graph: GraphRecord, name: str) -> bool:
     return flat.dtype.kind in "fV" and bool((flat == flat[0]).all())
 
 
-def _shares_layers(graph: GraphRecord) -> bool:
-    """Whether several products have one matrix, which isn't of one value."""
-    shown: dict[str, str] = {}
-    read: set[str] = set()
+def _shared(graph: GraphRecord) -> tuple[bool, bool]:
+    """Whether several products have one matrix as their weight, which isn't of one value; and by several names."""
+    shown: dict[str, tuple[str, str]] = {}  # what values have the data of, and its name: of an Identity node its own
+    names: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op in _SAME_DATA:
-            shown[node.outputs[0]] = shown.get(node.inputs[0], node.inputs[0])
+            of, name = shown.get(node.inputs[0], (node.inputs[0], node.inputs[0]))
+            again = node.op == "Identity" and of in graph.initializers
+            shown[node.outputs[0]] = of, node.outputs[0] if again else name
         for operand in [node.inputs[index] for index in _PRODUCTS.get(node.op, ()) if index < len(node.inputs)]:
-            name = shown.get(operand, operand)
-            array = graph.initializers.get(name)
-            if array is None or array.ndim < 2 or array.size < 2:
-                continue
-            if name in read and not _is_of_one_value(graph, name):
-                return True
-            read.add(name)
-    return False
+            of, name = shown.get(operand, (operand, operand))
+            array = graph.initializers.get(of)
+            if array is not None and array.ndim >= 2 and array.size >= 2:
+                names.setdefault(of, []).append(name)
+                break  # a product of two has its weight on the right: the left one is data, as a table of positions
+    read = [found for of, found in names.items() if len(found) > 1 and not _is_of_one_value(graph, of)]
+    return bool(read), any(len({*found}) > 1 for found in read)
 
 
 def _with_copies(graph: GraphRecord, copies: list[Copy]) -> GraphRecord:
