@@ -54,6 +54,44 @@ OPTIONS = {"text": "review", "label": "stars"}
 BERT = ("input_ids", "attention_mask", "token_type_ids")
 
 
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [
+        ({"model_max_length": 12}, 12),
+        ({"model_max_length": 12.0}, 12),
+        ({"model_max_length": 1e30}, 41),
+        ({"model_max_length": 10**30}, 41),
+        ({"model_max_length": None}, 41),
+        ({}, 41),
+    ],
+)
+def test_a_text_has_as_many_tokens_as_the_config_beside_the_tokenizer_says(
+    reviews: Path, config: Any, most: int
+) -> None:
+    (reviews / "tokenizer_config.json").write_text(json.dumps(config))
+    reference = made_tokenizer()
+    reference.enable_truncation(most)
+    expected = max(len(reference.encode(text).ids) for text in texts())
+    assert expected == most or most == 41
+    for given in (reviews, reviews / "tokenizer.json"):
+        data = df.Dataset(str(reviews / "reviews.csv"), tokenizer=given, **OPTIONS).bound(wanted(*BERT))
+        assert max(batch.arrays["input_ids"].shape[1] for batch in data.batches(8)) == expected
+
+
+def test_a_tokenizer_object_says_its_length_and_a_broken_config_is_refused(reviews: Path) -> None:
+    class Fast:
+        """As transformers' fast tokenizers are."""
+
+        backend_tokenizer = made_tokenizer()
+        model_max_length = 9
+
+    data = df.Dataset(str(reviews / "reviews.csv"), tokenizer=Fast(), **OPTIONS).bound(wanted(*BERT))
+    assert max(batch.arrays["input_ids"].shape[1] for batch in data.batches(8)) == 9
+    (reviews / "tokenizer_config.json").write_text("{")
+    with pytest.raises(df.InputError, match=r"tokenizer_config\.json: can't be read as JSON"):
+        df.Dataset(str(reviews / "reviews.csv"), tokenizer=reviews, **OPTIONS).bound(wanted(*BERT)).keys()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_batches_are_what_the_package_pads(reviews: Path, suffix: str) -> None:
     if suffix == "jsonl":

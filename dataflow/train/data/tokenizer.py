@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ...errors import InputError
 from ...ir.types import Array
 
 _TEXTS = 1024  # that are encoded at a time
+_NO_LENGTH = 1 << 40  # transformers has 1e30 where a tokenizer has no length of its own
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")  # tokens that stand for nothing, first found
 
 
@@ -42,8 +44,8 @@ class Tokenizer:
     """A tokenizer.
 
     Args:
-        given: the path of a ``tokenizer.json`` or its folder; or a tokenizer of the package tokenizers, or of
-            transformers' fast ones. It isn't changed.
+        given: the path of a ``tokenizer.json`` or its folder, with its ``tokenizer_config.json`` if there is one; or a
+            tokenizer of the package tokenizers, or of transformers' fast ones. It isn't changed.
 
     Attributes:
         most: tokens of a text at most, where the tokenizer says it.
@@ -57,7 +59,7 @@ class Tokenizer:
     def __init__(self, given: Any) -> None:
         self._tokenizer = _opened(given)
         truncation, padding = self._tokenizer.truncation, self._tokenizer.padding
-        self.most: int | None = truncation["max_length"] if truncation else None
+        self.most: int | None = truncation["max_length"] if truncation else _longest(given)
         self.left = bool(padding) and padding["direction"] == "left"
         known = (self._tokenizer.token_to_id(token) for token in _PADDING)
         self.padding: int = padding["pad_id"] if padding else next((n for n in known if n is not None), 0)
@@ -86,6 +88,21 @@ class Tokenizer:
 
 def _joined(arrays: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate([np.zeros(0, dtype), *arrays])
+
+
+def _longest(given: Any) -> int | None:
+    """The ``model_max_length`` of transformers' tokenizers and of the file that they write; a huge one means none."""
+    found = getattr(given, "model_max_length", None)
+    if isinstance(given, (str, os.PathLike)):
+        folder = Path(given) if Path(given).is_dir() else Path(given).parent
+        path = folder / "tokenizer_config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise InputError(f"tokenizer: {path}: can't be read as JSON: {error}") from error
+        found = config.get("model_max_length") if isinstance(config, dict) else None
+    is_length = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found < _NO_LENGTH
+    return int(found) if is_length and found is not None else None
 
 
 def _opened(given: Any) -> Any:
