@@ -183,10 +183,13 @@ def check_batches(
         return
     leave = f", which leaves {last} over" if last else ""
     leave += ": drop_last=True of a Dataset leaves them out" if last and training else ""
-    size = f"give batch_size={fixed}, or " if batch_size != fixed else ""
+    size = f"give batch_size={fixed}" if batch_size != fixed else ""
+    if last and not training:  # no size of batches helps
+        first = f"the first {count - last} samples alone, take({count - last}) of a Dataset"
+        size = "" if count < fixed else f"{size} and {first}" if size else f"give {first}"
     raise InputError(
         f"{what}: the model takes {fixed} samples at a time, and {count} come in batches of {batch_size}{leave}; "
-        f"{size}load the model with batch='free'"
+        f"{size}{', or ' if size else ''}load the model with batch='free' (--batch free)"
     )
 
 

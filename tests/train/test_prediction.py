@@ -158,6 +158,12 @@ def test_a_fixed_batch_is_refused_before_any_work():
                 found.fit({"x": X, "labels": labels}, batch_size=size, progress=False)
             with pytest.raises(df.InputError, match=text.format("evaluate", size)):
                 found.evaluate({"x": X, "labels": labels}, batch_size=size)
+        data = df.Dataset({"x": X, "labels": labels})
+        with pytest.raises(df.InputError, match=r"leaves 3 over; give batch_size=4 and the first 8 .*take\(8\)"):
+            found.evaluate(data)
+        assert found.evaluate(data.take(8), batch_size=4)["loss"] >= 0  # as the message says
+        with pytest.raises(df.InputError, match=r"leaves 3 over; load the model with batch='free' \(--batch free\)"):
+            found.evaluate(data.take(3), batch_size=4)
         np.testing.assert_array_equal(found.model.parameters["w"].array, before)
         dataset = df.Dataset({"x": X, "labels": labels}, drop_last=True)
         found.fit(dataset, batch_size=4, progress=False)
