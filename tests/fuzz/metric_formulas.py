@@ -60,7 +60,7 @@ def of_classes(axis: int, ignored: int, random: standard.Random, *, areas: bool)
         return lambda z, y: formula(*rows(z, y))
 
     name = random.choice([*FIGURES])
-    average: Any = random.choice((None, "micro", "macro", "weighted", "each", "binary"))
+    average: Any = random.choice((None, "micro", "macro", "weighted", "each"))
     return [
         (metrics.Accuracy(), of(lambda z, y: _mean(z.argmax(1) == y))),
         (metrics.TopK(2), of(lambda z, y: _mean((np.argsort(-z, 1, kind="stable")[:, :2] == y[:, None]).any(1)))),

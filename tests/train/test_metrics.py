@@ -95,13 +95,16 @@ def test_calibration_of_logits_of_float64():
 
 def test_a_figure_per_class_and_of_one_class():
     output, labels = KEPT["classes/output"], KEPT["classes/labels"]
-    found = evaluated(
-        output, labels, "cross_entropy", [metrics.Recall("each"), metrics.Precision("binary"), "confusion"]
-    )
+    found = evaluated(output, labels, "cross_entropy", [metrics.Recall("each"), metrics.Precision("each"), "confusion"])
     matrix = found["confusion"]
     right, wanted = np.diag(matrix), matrix.sum(1)
     np.testing.assert_allclose(found["recall"], np.where(wanted, right / np.maximum(wanted, 1), 0.0))
-    assert found["precision_binary"] == pytest.approx(matrix[1, 1] / matrix[:, 1].sum())
+    np.testing.assert_allclose(found["precision"], right / np.maximum(matrix.sum(0), 1))
+    two, kinds = output[:, :2], np.where(labels > 1, -100, labels)
+    counted, yes = kinds >= 0, two[:, 1] > two[:, 0]
+    found = evaluated(two, kinds, "cross_entropy", [metrics.Precision("binary")])
+    expected = (yes & (kinds == 1)).sum() / (yes & counted).sum()
+    assert found["precision_binary"] == pytest.approx(expected)
     assert matrix.sum() == 65 and matrix.dtype == np.int64
 
 
@@ -200,6 +203,12 @@ def test_training_reports_them_for_validation_alone(caplog):
         (["r2"], "cross_entropy", "metric 'r2' compares numbers"),
         (["perplexity"], "mse", "metric 'perplexity' needs classes"),
         (["f1:average=most"], "cross_entropy", "f1: average is 'most'"),
+        (["f1:average=binary"], "cross_entropy", "f1: average='binary' is for two classes, and there are 4 classes"),
+        (
+            [metrics.Recall("binary")],
+            "binary_cross_entropy",
+            "recall: .* there are 4 columns of labels; expected micro",
+        ),
         (["ece:bins=0"], "cross_entropy", "ece: bins is 0"),
         (["f1", "f1"], "cross_entropy", "names must differ"),
         ([3], "mse", "3 is neither a name nor a function"),

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ... import ops
+from ...errors import InputError
 from ...host import checks
 from ...ir.types import Array
 from ...ir.value import Value
@@ -63,8 +64,8 @@ class Averaged(Counts):
 
     Attributes:
         average: ``macro``: the mean over classes that occur, in labels or results; ``weighted``: by how often in the
-            labels; ``micro``: of the counts of all classes together; ``binary``: of class 1; ``each``: an array. By
-            default ``binary`` where labels are yes or no in one column, else ``macro``.
+            labels; ``micro``: of the counts of all classes together; ``binary``: of class 1 of two; ``each``: an array.
+            By default ``binary`` where labels are yes or no in one column, else ``macro``.
     """
 
     average: Average | None = None
@@ -79,6 +80,22 @@ class Averaged(Counts):
     def name(self) -> str:
         """E.g. ``f1`` or ``f1_micro``."""
         return self.kind if self.average in (None, "each") else f"{self.kind}_{self.average}"
+
+    def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
+        """The counts of a batch.
+
+        Raises:
+            InputError: ``binary`` of more than one column, or of more than two classes.
+        """
+        (counts,) = super().values(target, output, labels)
+        size, most = counts.type.shape[1], 1 if target.axis is None else 2
+        if self.average == "binary" and isinstance(size, int) and size > most:
+            what = "columns of labels" if target.axis is None else "classes"
+            raise InputError(
+                f"{self.kind}: average='binary' is for two classes, and there are {size} {what}; expected micro, "
+                "macro, weighted, or each"
+            )
+        return (counts,)
 
     def of(self, right: Array, found: Array, wanted: Array) -> Array:
         """The figure of each class."""
