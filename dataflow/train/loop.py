@@ -103,7 +103,7 @@ class Fit:
         self.saved: Mark | None = None
         self.signature: dict[str, Any] = {}
         self.spoiled: frozenset[str] = frozenset()  # tensors that were not finite before
-        self.stopping = False
+        self.stopping = self.empty = False
         self.best: float | None = None
         self.best_state: dict[str, Array] = {}
         self.waited = 0
@@ -199,6 +199,9 @@ class Fit:
 
     def _end_epoch(self, epoch: int, means: Mapping[str, RunningMean], clocked: Mapping[str, float]) -> None:
         row = figures(means)
+        if not means["loss"].sums[1] and means["loss"].batches and not self.empty:
+            self.empty = True
+            _log.warning("epoch %d: the loss is nan, for no label counts: all are ignored, or have weight 0", epoch)
         if self.validation is not None:
             found = self.trainer.validate(self.validation, self.batch_size)
             row |= {f"val_{name}": figure for name, figure in found.items() if np.ndim(figure) == 0}

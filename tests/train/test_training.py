@@ -153,3 +153,12 @@ def test_a_label_out_of_range_is_refused(device: str) -> None:
     wrong["labels"][3] = 3
     with df.Trainer(model(), devices=device) as trainer, pytest.raises(df.InputError, match="3"):
         trainer.step(wrong)
+
+
+def test_labels_that_are_all_ignored_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    ignored = {**data(), "labels": np.full_like(data()["labels"], -100)}
+    with df.Trainer(model(), devices="numpy") as trainer:
+        history = trainer.fit(ignored, epochs=2, batch_size=8, **QUIET)
+    assert np.isnan(history["loss"]).all()
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert found == ["epoch 1: the loss is nan, for no label counts: all are ignored, or have weight 0"]
