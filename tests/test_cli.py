@@ -251,6 +251,10 @@ def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path
     assert result.json["classes"] == {"labels": ["a", "b", "c"]}
     assert plain.json["steps"] == result.json["steps"] == 6
     assert "1 of 121 rows left out" in result.err
+    tabs = tmp_path / "tabs.csv"
+    tabs.write_text((tmp_path / "t.csv").read_text().replace(",", "\t"))
+    again = run("finetune", model, "--data", tabs, "--delimiter", r"\t", *table[2:], "--drop-last", *options)
+    assert again.code == 0, again.err
     result = run("finetune", model, *table[:-1], "x=u,v,text", *options)
     assert result.code == 2
     assert "t.csv: line 2, column 'text': 'note' is no number" in result.err

@@ -17,7 +17,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--drop-last", is_flag=True, help="Leave out the short last batch of an epoch."),
         click.option("--balance", metavar="KEY", help="Key of classes of which an epoch has equally many samples."),
         click.option("--missing", metavar="error|drop|NUMBER", help="What stands for missing values of a table."),
-        click.option("--delimiter", metavar="CHAR", help="Of the cells of a CSV file."),
+        click.option("--delimiter", metavar="CHAR", help=r"Of the cells of a CSV file; \t is a tab."),
         click.option(
             "--text-column", "text", multiple=True, metavar="NAME", help="The column of texts; twice for pairs."
         ),
@@ -56,6 +56,8 @@ def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         InputError: a text that says none.
     """
     found = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
+    if found.get("delimiter") == "\\t":  # as a shell gives it
+        found["delimiter"] = "\t"
     if "columns" in found:
         found["columns"] = _columns(found["columns"])
     if found.get("missing") not in (None, "error", "drop"):

@@ -55,6 +55,14 @@ def test_columns_of_a_csv_file_are_features_and_labels(tmp_path: Path) -> None:
     check(arrays(df.Dataset(csv_file(tmp_path, path.read_text().replace(",", ";")), label="species", delimiter=";")))
 
 
+def test_names_of_columns_begin_and_end_without_spaces(tmp_path: Path) -> None:
+    text = csv_file(tmp_path).read_text()
+    names, rows = text.split("\n", 1)
+    check(arrays(df.Dataset(csv_file(tmp_path, names.replace(",", " , ") + " \n" + rows), label="species")))
+    one = csv_file(tmp_path, "a;b\n1\n2\n")
+    assert df.Dataset(one, delimiter=",", columns=["a;b"]).known_length == 2
+
+
 def test_parquet_json_lines_and_frames_give_what_csv_gives(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -196,6 +204,11 @@ def test_several_inputs_are_columns_or_said_by_name(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "it has no header"),
+        (
+            "a;b;c;d;labels\n1;2;3;4;0\n",
+            r"one column is called 'a;b;c;d;labels'; with delimiter=';' \(--delimiter ';'\)",
+        ),
+        ("a\tlabels\n1\t0\n", r"with delimiter='\\t' \(--delimiter '\\t'\) the cells are apart"),
         ("a,b,c,d,labels\n", "a header and no rows"),
         ("a,a,c,d,labels\n1,2,3,4,0\n", "two columns are called 'a'"),
         ("a,b,c,d,labels\n1,2,3,4,0\n1,2,3\n", "line 3 has 3 cells; the header has 5"),

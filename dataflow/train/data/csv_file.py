@@ -20,6 +20,7 @@ from .text import TextOptions
 _ABSENT = frozenset(
     ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "None", "NULL", "null", "<NA>", "#NA", "#N/A", "#N/A N/A"]
 ) | {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
+_SEPARATORS = (";", "\t", ",", "|")
 _ROWS = 1 << 14  # at a time: numbers need less memory than the texts that they are read from
 
 
@@ -41,9 +42,16 @@ def read_csv(path: Path, options: TableOptions | TextOptions) -> Columns:
 
 
 def _read(path: Path, reader: Any, options: TableOptions | TextOptions) -> Columns:
-    names = next(reader, None)
-    if not names or not any(names):
+    names = [name.strip() for name in next(reader, [])]
+    if not any(names):
         raise InputError(f"{path}: it has no header; the first line names the columns")
+    other = [text for text in _SEPARATORS if len(names) == 1 and text in names[0]]
+    if other and options.delimiter is None:
+        of_command = "'\\t'" if other[0] == "\t" else f"'{other[0]}'"
+        raise InputError(
+            f"{path}: its one column is called {names[0]!r}; with delimiter={other[0]!r} (--delimiter {of_command}) "
+            f"the cells are apart, with delimiter={options.separator(path)!r} it stays one column"
+        )
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise InputError(f"{path}: two columns are called {twice[0]!r}")
