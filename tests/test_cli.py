@@ -455,6 +455,7 @@ def test_an_interrupt_is_130_after_writing(
         (["--loss", "no_such_module:Loss"], "loss 'no_such_module:Loss': no_such_module can't be imported"),
         (["--optimizer", "dataflow.optim:Newton"], "dataflow.optim has no 'Newton'"),
         (["--optimizer", "dataflow.losses:MSE", "--lr", "0.1"], "can't be made with {'lr': 0.1}"),
+        (["--plot", "{model}/p.png"], "there is no folder"),
         (["--resume", "auto"], "needs checkpoint="),
     ],
 )

@@ -87,6 +87,8 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
     if options.plot not in (None, "-"):
+        if not Path(options.plot).absolute().parent.is_dir():
+            raise InputError(f"--plot {options.plot}: there is no folder {Path(options.plot).absolute().parent}")
         require_matplotlib(options.plot)
     model, trainer, dataset = _prepared(model, options)
     rename = renames(options.renames)
