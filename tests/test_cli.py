@@ -255,6 +255,8 @@ def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path
     tabs.write_text((tmp_path / "t.csv").read_text().replace(",", "\t"))
     again = run("finetune", model, "--data", tabs, "--delimiter", r"\t", *table[2:], "--drop-last", *options)
     assert again.code == 0, again.err
+    several = ("--label", "u,v,w", *table[4:], "--loss", "mse")
+    assert run("finetune", model, *table[:2], *several, *options).json["figures"]["loss"] > 0
     result = run("finetune", model, *table[:-1], "x=u,v,text", *options)
     assert result.code == 2
     assert "t.csv: line 2, column 'text': 'note' is no number" in result.err

@@ -36,7 +36,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--mean", metavar="imagenet|M,M,M", help="Of the channels of images, from 0 to 1."),
         click.option("--std", metavar="imagenet|S,S,S", help="Likewise."),
         click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Of images, where it isn't clear."),
-        click.option("--label", metavar="NAME", help="The column of the labels."),
+        click.option("--label", metavar="NAME,...", help="The column of the labels, or several of numbers."),
         click.option("--columns", multiple=True, metavar="[INPUT=]A,B,...", help="Columns that are an input."),
     ):
         command = option(command)
@@ -58,6 +58,8 @@ def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     if found.get("delimiter") == "\\t":  # as a shell gives it
         found["delimiter"] = "\t"
+    if "," in found.get("label", ""):
+        found["label"] = found["label"].split(",")
     if "columns" in found:
         found["columns"] = _columns(found["columns"])
     if found.get("missing") not in (None, "error", "drop"):

@@ -55,6 +55,36 @@ def test_columns_of_a_csv_file_are_features_and_labels(tmp_path: Path) -> None:
     check(arrays(df.Dataset(csv_file(tmp_path, path.read_text().replace(",", ";")), label="species", delimiter=";")))
 
 
+def test_several_columns_are_labels_side_by_side(tmp_path: Path) -> None:
+    """Features are the other columns; a model learns by them what it learns by arrays."""
+    text = "a,t1,b,t2,c,d\n" + "".join(f"{a},{a * 2},{b},{i % 2},{c},{d}\n" for i, (a, b, c, d, _) in enumerate(ROWS))
+    path = csv_file(tmp_path, text)
+    x = np.array([row[:4] for row in ROWS], np.float32)
+    labels = np.stack([2 * x[:, 0], np.arange(len(x)) % 2], 1).astype(np.float32)
+    for label in (["t1", "t2"], ("t1", "t2")):
+        check(arrays(df.Dataset(path, label=label)), {"x": x, "labels": labels})
+    dropped = csv_file(tmp_path, text.replace(",0,", ",,", 1), "some.csv")
+    with pytest.raises(df.InputError, match=r"some\.csv.*line 2, column 't2': a number is missing"):
+        arrays(df.Dataset(dropped, label=["t1", "t2"]))
+    check(arrays(df.Dataset(dropped, label=["t1", "t2"], missing="drop")), {"x": x[1:], "labels": labels[1:]})
+    with pytest.raises(df.InputError, match="column 'species': 'setosa' is no number"):
+        arrays(df.Dataset(csv_file(tmp_path, None, "iris2.csv"), label=["a", "species"], columns=["a", "b", "c", "d"]))
+    with pytest.raises(df.InputError, match="label: no column is named"):
+        df.Dataset(path, label=[])
+
+    found = []
+    for data in (df.Dataset(path, label=["t1", "t2"]), {"x": x, "labels": labels}):
+        g = df.GraphBuilder("linear")
+        w = g.parameter("w", np.ones((4, 2), np.float32), trainable=True)
+        g.output("y", df.ops.matmul(g.input("x", df.float32, ("batch", 4)), w))
+        with df.Trainer(df.Model(g.build()), "mse", "sgd:lr=0.01,momentum=0", devices=["numpy"]) as trainer:
+            trainer.fit(data, epochs=1, batch_size=12, progress=False)
+            found.append(trainer.model.parameters["w"].array)
+    slope = 2 * x.T @ (x.sum(1, keepdims=True) - labels) / labels.size
+    for array in found:
+        np.testing.assert_allclose(array, 1 - 0.01 * slope, rtol=1e-5)
+
+
 def test_names_of_columns_begin_and_end_without_spaces(tmp_path: Path) -> None:
     text = csv_file(tmp_path).read_text()
     names, rows = text.split("\n", 1)

@@ -33,14 +33,15 @@ class TableOptions:
         columns: names of the columns that are the features of a model's one input, in their order; or a mapping from
             inputs to such names. By default inputs are columns of their name, or all columns of numbers that are no
             labels are the features.
-        label: the column of the labels; by default the one called ``labels`` or ``label``.
+        label: the column of the labels; by default the one called ``labels`` or ``label``. Of several, in a list, the
+            numbers side by side are the labels, (N, K) float32.
         classes: names of the classes in the order of their numbers; by default those that occur, sorted.
         missing: ``error``, ``drop`` for rows where a value is missing or not finite, or a number in place of each.
         delimiter: of the cells of a CSV file; by default a comma, a tab in .tsv files.
     """
 
     columns: Sequence[str] | Mapping[str, Sequence[str] | str] | None = None
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     classes: Sequence[str] | None = None
     missing: str | float = "error"
     delimiter: str | None = None
@@ -51,7 +52,8 @@ class TableOptions:
                 checks.texts("columns", names)
         elif self.columns is not None:
             checks.texts("columns", self.columns)
-        checks.optional("label", self.label, str)
+        if self.label is not None and not checks.texts("label", self.label):
+            raise InputError("label: no column is named")
         if self.classes is not None:
             checks.texts("classes", self.classes)
         if isinstance(self.missing, str):
@@ -63,7 +65,7 @@ class TableOptions:
 
     def texts(self) -> tuple[str, ...]:
         """Names of columns that may have texts."""
-        return LABELS if self.label is None else (self.label,)
+        return LABELS if self.label is None else checks.texts("label", self.label)
 
     def separator(self, path: Path) -> str:
         """Of the cells of a CSV file."""
@@ -97,11 +99,12 @@ class TableSource:
         labels = self._labels(request)
         chosen = {} if request.raw else self._features(request, labels)
         if request.raw or request.open:
-            used = {name for names in chosen.values() for name in names} | {*labels.values()}
+            used = {name for names in (*chosen.values(), *labels.values()) for name in names}
             chosen |= {name: (name,) for name in self._readable() if name not in used}
         weights = [_WEIGHT] if _WEIGHT in self.columns.columns else []
         columns, rows = self._complete(
-            [name for names in chosen.values() for name in names], [*labels.values(), *weights]
+            [name for names in chosen.values() for name in names],
+            [*(name for names in labels.values() for name in names), *weights],
         )
         arrays: dict[str, Array] = {}
         for key, names in chosen.items():
@@ -109,7 +112,11 @@ class TableSource:
             raw = request.raw or type_ is None
             arrays[key] = _plain(columns.column(key).values[rows]) if raw else _input(columns, key, names, type_, rows)
         classes: dict[str, Sequence[str]] = {}
-        for key, name in labels.items():
+        for key, (name, *others) in labels.items():
+            if others:
+                sides = [columns.numbers(each, rows) for each in (name, *others)]
+                arrays[key] = np.concatenate([side.reshape(len(rows), -1) for side in sides], 1).astype(np.float32)
+                continue
             known = request.classes.get(key, self.options.classes)
             numbers = key in request.numbers
             if numbers and not columns.column(name).is_text:  # known classes of another loss don't change numbers
@@ -153,7 +160,7 @@ class TableSource:
     def _raw(self) -> Source:
         return self.bound(Request({}, LABELS[:1], raw=True))
 
-    def _features(self, request: Request, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    def _features(self, request: Request, labels: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         """The columns of each input."""
         given, there = self.options.columns, self.columns.columns
         if isinstance(given, Mapping):
@@ -168,23 +175,31 @@ class TableSource:
             f"columns={{input: names}}; there are the columns {listed(tuple(there))}"
         )
 
-    def _labels(self, request: Request) -> dict[str, str]:
+    def _labels(self, request: Request) -> dict[str, tuple[str, ...]]:
         """The columns of the labels that are wanted."""
         found = {}
         for number, key in enumerate(request.labels):
-            names = [self.options.label] if self.options.label is not None and number == 0 else [key, *LABELS[number:]]
-            name = next((name for name in names if name in self.columns.columns), names[0])
-            if name in self.columns.columns or not (request.raw or request.open):
-                self.columns.column(str(name))
-                found[key] = str(name)
+            if self.options.label is not None and number == 0:
+                names = self.options.texts()
+            else:
+                known = (key, *LABELS[number:])
+                names = (next((name for name in known if name in self.columns.columns), key),)
+            if all(name in self.columns.columns for name in names) or not (request.raw or request.open):
+                for name in names:
+                    self.columns.column(name)
+                found[key] = names
         return found
 
     def _readable(self) -> list[str]:
         return [name for name, column in self.columns.columns.items() if column.problem is None and name != _WEIGHT]
 
-    def _numeric(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+    def _numeric(self, labels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """The columns of numbers that are no labels."""
-        labelling = {*labels.values(), *self.options.texts(), _WEIGHT}  # no features either where no labels are wanted
+        labelling = {
+            *(name for names in labels.values() for name in names),
+            *self.options.texts(),
+            _WEIGHT,
+        }  # no features either where no labels are wanted
         others = [name for name in self._readable() if name not in labelling]
         found = tuple(name for name in others if not self.columns.column(name).is_text)
         left = [name for name in self.columns.columns if name not in {*found, *labelling}]

@@ -43,7 +43,7 @@ class TextOptions:
         language_model: ``same``: the labels are the tokens, for losses that shift them; ``next``: each label is the
             token that follows. Padding is no label (-100).
         join: texts follow each other in blocks of ``max_length`` without padding, for language models.
-        label: the column of the labels; by default the one called ``labels`` or ``label``.
+        label: the column of the labels, or several, as of tables; by default the one called ``labels`` or ``label``.
         classes: names of the classes in the order of their numbers; by default those that occur, sorted.
         missing: ``error``, or ``drop`` for rows without text or label.
         delimiter: of the cells of a CSV file; by default a comma, a tab in .tsv files.
@@ -55,7 +55,7 @@ class TextOptions:
     buckets: int | Sequence[int] = 4
     language_model: Literal["same", "next"] | None = None
     join: bool = False
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     classes: Sequence[str] | None = None
     missing: Literal["error", "drop"] = "error"
     delimiter: str | None = None
