@@ -19,7 +19,7 @@ from ..passes.dynamic_regions import without_data
 from .batch_objective import SAMPLE_WEIGHT
 from .data.batch import Batch, Request, check_keys
 from .data.columns import listed
-from .data.dataset import Dataset
+from .data.dataset import Dataset, as_dataset
 from .data.reading import as_in_training
 from .graphs import Draws
 from .interrupts import InterruptsHeld
@@ -207,7 +207,7 @@ class Evaluator:
         Raises:
             InputError: it can't.
         """
-        given = as_in_training(data, self.model.metadata, labels=True)
+        given = as_dataset(as_in_training(data, self.model.metadata, labels=True))
         dataset = given.bound(self._request(self.classes))
         if not given.names_classes:
             names = self._names_of_model(dataset.classes)

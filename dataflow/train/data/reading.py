@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import InputError
 from .batch import Request
-from .dataset import Dataset, as_dataset
+from .dataset import Dataset
 from .kinds import kind_of
 
 _KEY = "dataflow.data"
@@ -54,10 +54,10 @@ def recalled(metadata: Mapping[str, str], data: Any, given: Mapping[str, Any], *
     return {**others, **given}
 
 
-def as_in_training(data: Any, metadata: Mapping[str, str], *, labels: bool) -> Dataset:
-    """``data`` itself when it is a Dataset; of a path or table one that reads it as it was read in training."""
+def as_in_training(data: Any, metadata: Mapping[str, str], *, labels: bool) -> Any:
+    """Of a path or table a Dataset that reads it as it was read in training; anything else as it is."""
     plain = isinstance(data, (str, os.PathLike)) or hasattr(data, "columns")
-    return Dataset(data, **recalled(metadata, data, {}, labels=labels)) if plain else as_dataset(data)
+    return Dataset(data, **recalled(metadata, data, {}, labels=labels)) if plain else data
 
 
 def _kind(data: Any) -> str | None:
