@@ -24,7 +24,6 @@ from dataflow.cli.predict import _plain
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import trial
-from dataflow.train.data.reading import recalled
 
 
 def read(path: str, batch: str | None = None) -> df.Model:
@@ -376,15 +375,6 @@ def test_data_is_read_as_in_training(run: Any, model: Path, tmp_path: Path) -> N
     assert found == run("evaluate", tuned, "--data", train, "--json").json
     given = run("predict", tuned, "--data", other, "--columns", "f,e,d,c,b,a")
     assert given.code == 0 and given.out != wanted
-
-
-@pytest.mark.parametrize("note", ["", "[]", '{"kind": "tables", "workers": 9, "columns": {"x": ["a", "b", "c", "d"]}}'])
-def test_notes_of_other_programs_do_no_harm(note: str, run: Any, model: Path, tmp_path: Path) -> None:
-    loaded = read(str(model))
-    loaded.metadata["dataflow.data"] = note
-    (tmp_path / "t.csv").write_text("a,b,c,d\n1,2,3,4\n")
-    found = recalled(loaded.metadata, tmp_path / "t.csv", {}, labels=True)
-    assert found.keys() <= {"columns"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ..plugin.registry import registry_of
 from ..train.callbacks import Callback, EarlyStop
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
+from ..train.data.reading import recalled
 from ..train.history import History
 from ..train.losses import NLL, CrossEntropy
 from ..train.losses.loss import LABELS
@@ -91,8 +92,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
             raise InputError(f"--plot {options.plot}: there is no folder {Path(options.plot).absolute().parent}")
         require_matplotlib(options.plot)
     model, trainer, dataset = _prepared(model, options)
-    rename = renames(options.renames)
-    validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
+    validation = None if options.val is None else dataset.like(options.val)
     callbacks: list[Callback | str] = [*options.callbacks]
     leads = trainer.leads
     if options.log is not None and leads:
@@ -144,7 +144,8 @@ def find_lr(model: Model, options: Options) -> RateCurve | None:
 def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
     """The model as it is trained, its Trainer, and the data."""
     rename = renames(options.renames)
-    dataset = Dataset(options.data, rename=rename, **options.reading)
+    reading = options.reading if rename else recalled(model.metadata, options.data, options.reading, labels=True)
+    dataset = Dataset(options.data, rename=rename, **reading)
     if options.classes is not None:
         from ..head_replacement import replace_head
 

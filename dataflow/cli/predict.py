@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def predict(
     """
     from ..train.data.dataset import Dataset
     from ..train.data.images import FILE
+    from ..train.data.kinds import kind_of
     from ..train.data.reading import recalled
     from ..train.inference import predict as outputs_of
     from ..train.losses.loss import LABELS
@@ -75,14 +77,18 @@ def predict(
     if top is not None and not any(_has_classes(array) for array in found.values()):
         raise InputError("--top is for outputs with a row of numbers per sample; " + _described(found))
     if form == ".npz":
+        if "file" in found:
+            raise InputError("an output is called 'file', which no .npz file can have; write .jsonl")
         np.savez(str(target), **found)  # type: ignore[arg-type]
     else:
-        files = dataset.column(FILE)
+        files = dataset.column(FILE) if kind_of(data) == "images" else None
         numbers = files if files is not None else dataset.rows
         samples = range(len(next(iter(found.values())))) if numbers is None else numbers.tolist()
         names = loaded.classes or ()
-        written = _lines(samples, found, names, top) if form == ".jsonl" else _table(samples, found, names, top)
-        _write(target, written)
+        if form == ".jsonl":
+            _write(target, _lines(samples, found, names, top))
+        else:
+            _write(target, chain([_joined(_header(found, names, top))], _table(samples, found, names, top)))
     if target is not None:
         click.echo(f"wrote {target}")
 
@@ -92,8 +98,13 @@ def _write(target: str | None, lines: Iterable[str]) -> None:
         for line in lines:
             click.echo(line)
         return
-    with Path(target).open("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"{line}\n" for line in lines)
+    unfinished = Path(f"{target}.unfinished")  # what is there stays until the new file is complete
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _lines(
@@ -101,22 +112,24 @@ def _lines(
 ) -> Iterator[str]:  # fmt: skip
     """A line of JSON per sample: outputs by name, and with ``top`` classes beside them."""
     for index, sample in enumerate(samples):
-        line: dict[str, Any] = {"sample": sample}
+        line: dict[str, Any] = {_free("sample", found): sample}
         for name, array in found.items():
             row = array[index]
             if top is not None and _has_classes(array):
                 order = _largest(row, top)
-                line[_key("classes", name, found)] = [_class(k, len(row), names) for k in order.tolist()]
+                line[_free(_key("classes", name, found), found)] = [_class(k, len(row), names) for k in order.tolist()]
                 row = row[order]
             line[name] = _plain(row)
         yield json.dumps(line, ensure_ascii=False)
 
 
-def _table(
-    samples: Iterable[Any], found: Mapping[str, Array], names: Sequence[str], top: int | None
-) -> Iterator[str]:  # fmt: skip
-    """Lines of a CSV file: a column per number of an output; with ``top`` per class and its number."""
-    header: list[str] = ["sample"]
+def _header(found: Mapping[str, Array], names: Sequence[str], top: int | None) -> list[str]:
+    """The columns of a CSV file: one per number of an output; with ``top`` per class and its number.
+
+    Raises:
+        InputError: there are too many.
+    """
+    header = ["sample"]
     for name, array in found.items():
         count = int(np.prod(array.shape[1:]))
         if top is not None and _has_classes(array):
@@ -131,7 +144,13 @@ def _table(
             header += [f"{name}[{','.join(map(str, at))}]" for at in np.ndindex(array.shape[1:])]
         if len(header) > _MOST_COLUMNS:
             raise InputError(f"{name} has {count} numbers per sample: too many columns; write .jsonl or .npz")
-    yield _joined(header)
+    return header
+
+
+def _table(
+    samples: Iterable[Any], found: Mapping[str, Array], names: Sequence[str], top: int | None
+) -> Iterator[str]:  # fmt: skip
+    """The lines of a CSV file behind its header."""
     for index, sample in enumerate(samples):
         cells: list[Any] = [sample]
         for array in found.values():
@@ -151,7 +170,14 @@ def _joined(cells: Sequence[Any]) -> str:
 
 
 def _has_classes(array: Array) -> bool:
-    return array.ndim == 2 and array.shape[1] > 1
+    return array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind in "fiuV"
+
+
+def _free(key: str, found: Mapping[str, Array]) -> str:
+    """The key of a line, with strokes behind it where an output is called so."""
+    while key in found:
+        key += "'"
+    return key
 
 
 def _described(found: Mapping[str, Array]) -> str:

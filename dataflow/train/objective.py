@@ -22,6 +22,7 @@ from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples
 from .data.batch import Batch, refuse_nan
+from .losses.before import before
 from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
 from .metrics import Gathered, Metric
@@ -61,7 +62,7 @@ class Objective:
             raise ModelError(f"{listed}: a model with sequences or optionals can run, but not be trained")
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph  # with what gives logits, where it has none
-        self._made: set[str] = set()  # names of such
+        self._made: dict[str, str] = {}  # such outputs, by the outputs that the losses were given
         self._inputs = tuple(model.inputs)
         self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
@@ -200,20 +201,23 @@ class Objective:
         Raises:
             ModelError: the loss would read the result of an op whose input it wants.
         """
-        given = dict(graph.outputs)
+        given = graph.outputs
 
         def found(name: str) -> Value:
             return given[name] if name in given else graph.find(self._outputs[name].name)
 
         outputs = {name: found(name) for name in self._outputs if name not in self._made}
         for entry in self._weighted_losses:
-            value = found(entry.name) if entry.output in self._made else outputs[entry.output]
-            read = self._logits(graph, value, entry.loss)
-            if read is not None and entry.output in self._made:
+            if entry.output in self._made:
+                read = self._logits(graph, found(self._made[entry.output]), entry.loss)
+                if read is None:
+                    raise ModelError(f"for these inputs {entry.name!r} isn't shown to be a probability; give output=")
                 graph, outputs[entry.output] = read.graph, read.value
-            elif read is not None or entry.output in self._made:
-                known = "no probability" if read is None else f"one: the loss wants {read.value.name!r}, {read.what}"
-                raise ModelError(f"for these inputs {entry.name!r} is {known}; give the value that it reads as output=")
+                continue
+            inner = before(graph, outputs[entry.output], entry.loss.skips)
+            if inner is not None:
+                text = f"the loss reads {entry.output!r}, the result of {inner[0]}, and wants the input of that"
+                raise ModelError(f"{text}: give output={inner[1].name!r}")
         return dataclasses.replace(graph, outputs=outputs)
 
     def gathered(self) -> dict[str, Gathered]:
@@ -256,10 +260,11 @@ class Objective:
         value = self._output(name)
         read = self._logits(self._model, self._outputs[value], loss)
         if read is not None:
-            if read.graph is not self._model:
-                self._made.add(read.value.name)
+            given, made = value, read.graph is not self._model
             self._model = read.graph
             value = self._add_output(read.value)
+            if made:
+                self._made[value] = given
             _log.info("%r: the loss reads %r instead, %s", name, read.value.name, read.what)
         others = tuple(self._output(other) for other in others_of(loss))
         return WeightedLoss(loss, name, value, others, keys_of(loss, key), factor)

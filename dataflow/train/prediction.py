@@ -222,8 +222,9 @@ def bound_dataset(data: Any, inputs: Sequence[Value], labels: Sequence[str]) -> 
         try:
             found = dataset.bound(Request(types))
             keys = found.keys()
-        except InputError:
-            raise error from None
+        except InputError as without:
+            named = isinstance(dataset.origin, (str, os.PathLike)) or hasattr(dataset.origin, "columns")
+            raise (without if named else error) from None
     if keys is not None:
         check_keys(keys, types, keys)
     return found

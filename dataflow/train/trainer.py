@@ -26,7 +26,7 @@ from .callbacks import Callback, EarlyStop
 from .changing import Changing
 from .checkpoint import fingerprint
 from .data.dataset import Dataset, as_dataset
-from .data.reading import with_reading
+from .data.reading import as_in_training, with_reading
 from .history import History
 from .joint import check_batch_statistics
 from .loop import Fit, Saving
@@ -305,7 +305,7 @@ class Trainer(Changing):
                 raise InputError("callbacks: EarlyStop is given as early_stop=, since it decides with what is restored")
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
-        source = as_dataset(data)
+        source = as_dataset(as_in_training(data, self.model.metadata, labels=True))
         dataset = self._dataset(source)
         self.model.metadata = with_reading(self.model.metadata, source, self._request(self.classes))
         self.classes = {**self.classes, **dataset.classes}

@@ -10,6 +10,7 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.train.losses.intervals import Intervals
+from dataflow.train.objective import Objective
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(40, 4)).astype(np.float32) * 3
@@ -52,6 +53,10 @@ ENDS = {
     "mean of two": lambda z: ops.mul(ops.add(ops.softmax(z, axis=-1), ops.softmax(ops.mul(z, 2.0), axis=-1)), 0.5),
     "complement": complement,
     "share": share,
+    "exp of log": lambda z: ops.exp(ops.log_softmax(z, axis=-1)),
+    "clipped": lambda z: ops.clip(ops.softmax(z, axis=-1), np.float32(1e-7), np.float32(1 - 1e-7)),
+    "a little more": lambda z: ops.add(ops.softmax(z, axis=-1), 1e-8),
+    "smoothed": lambda z: ops.add(ops.mul(0.9, ops.softmax(z, axis=-1)), 0.025),
     "softmax twice": lambda z: ops.softmax(ops.softmax(z, axis=-1), axis=-1),
 }
 BINARY = {
@@ -110,6 +115,7 @@ def test_gradients_are_those_of_the_probabilities(end: str) -> None:
     [
         lambda z: ops.sigmoid(z),  # sums of classes aren't 1
         lambda z: ops.gather(ops.softmax(z, axis=-1), np.array([0, 1, 2, 2]), axis=1),
+        lambda z: ops.concat(ops.sub(1.0, p := ops.sigmoid(z)), p, axis=1),  # two columns of each
     ],
 )
 def test_what_may_be_no_distribution_is_named(end: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,6 +155,80 @@ def test_intervals_hold_what_is_computed(compute: Any, wanted: Any) -> None:
     x = np.random.default_rng(2).normal(size=50).astype(np.float32) * 4
     y = df.Session(df.Model(graph)).run(x)["y"]
     assert low <= y.min() and y.max() <= high
+
+
+def made(compute: Any, *shape: int) -> tuple[df.Graph, df.Value]:
+    g = df.GraphBuilder()
+    g.output("y", compute(g.input("x", df.float32, shape)))
+    graph = g.build()
+    return graph, graph.outputs["y"]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        # sums along an axis that broadcasting moves; shares of other numbers; casts to integers
+        lambda x: ops.div(ops.exp(x), ops.reduce_sum(ops.exp(x), axes=(1,), keepdims=False)),
+        lambda x: ops.div(e := ops.exp(x), ops.reduce_sum(e, axes=(1,), keepdims=False)),
+        lambda x: ops.cast(ops.cast(ops.mul(ops.sigmoid(x), 300.0), to=df.uint8), to=df.float32),
+        lambda x: ops.clip(ops.sigmoid(x), np.float32(0), ops.reduce_max(ops.tanh(x), axes=(0, 1), keepdims=False)),
+    ],
+)
+def test_what_only_looks_like_a_probability_is_none(compute: Any) -> None:
+    graph, y = made(compute, 4, 4)
+    assert not Intervals(graph).is_probability(y)
+
+
+def test_deep_graphs_are_looked_at_in_linear_time() -> None:
+    def halves(x: Any) -> Any:
+        v = ops.softmax(x, axis=-1)
+        for _ in range(60):  # 2^60 paths
+            v = ops.mul(ops.add(v, v), 0.5)
+        return v
+
+    def shares(x: Any) -> Any:
+        v = ops.softmax(x, axis=-1)
+        for _ in range(400):  # deeper than Python's calls may be
+            v = ops.div(v, ops.reduce_sum(v, axes=(1,)))
+        return v
+
+    graph, y = made(halves, 3, 4)
+    assert Intervals(graph).is_distribution(y) in (True, False)
+    graph, y = made(shares, 3, 4)
+    assert Intervals(graph).is_probability(y) in (True, False)
+
+
+@pytest.mark.parametrize("kind", [df.float16, df.bfloat16])
+def test_probabilities_of_16_bits_have_finite_losses(kind: df.DType) -> None:
+    built = model(lambda z: ops.cast(flat(ops.sub(1.0, ops.sigmoid(ops.mul(z, 5.0)))), to=kind), 1)
+    p = df.Session(built).run(X)["p"].astype(np.float64)
+    found = df.evaluate(built, {"x": X, "labels": TRUE}, "binary_cross_entropy")["loss"]
+    p = np.clip(p, np.finfo(np.float32).tiny, 1 - np.finfo(np.float32).epsneg)
+    assert found == pytest.approx(-(TRUE * np.log(p) + (1 - TRUE) * np.log1p(-p)).mean(), rel=1e-3)
+
+
+def test_a_graph_for_some_inputs_reads_the_same() -> None:
+    """As where shapes depend on data; the output's value has another name than the output."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 4))
+    inner = ops.sub(1.0, ops.sigmoid(x), name="inner")
+    g.output("p", inner)
+    graph = g.build()
+    for name in ("p", graph.outputs["p"].name):
+        objective = Objective(df.Model(graph), "binary_cross_entropy", output=name)
+        (read,) = objective.read
+        other = objective.on(graph)
+        assert other.outputs[read].name == objective.graph.outputs[read].name != "p"
+        other.check()
+
+
+def test_logits_that_are_from_0_to_1_stay_logits_for_some_inputs() -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 4))
+    g.output("p", ops.sigmoid(ops.clip(x, np.float32(0), np.float32(1))))
+    graph = g.build()
+    objective = Objective(df.Model(graph), "binary_cross_entropy")
+    assert objective.on(graph).outputs.keys() == objective.graph.outputs.keys()
 
 
 def test_a_parameter_has_no_bounds() -> None:

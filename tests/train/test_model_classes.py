@@ -104,6 +104,26 @@ def test_paths_are_read_as_in_training(tmp_path: Path) -> None:
     assert df.evaluate(loaded, other, "mse")["loss"] == 0.0
     for given in (loaded, df.Session(loaded)):
         np.testing.assert_array_equal(df.predict(given, other, progress=False)["y"], [[21], [43]])
+    with df.Trainer(made, "mse", df.optim.SGD(lr=0.0)) as trainer:  # and in training that goes on
+        assert trainer.fit(other, epochs=1, progress=False).epochs["loss"] == [0.0]
+    lacking = tmp_path / "lacking.csv"
+    lacking.write_text("a,c\n1,2\n")
+    with pytest.raises(df.InputError, match="no column 'b'"):
+        df.predict(made, lacking, progress=False)
     with df.Trainer(made, "mse", df.optim.SGD(lr=0.0)) as trainer:  # arrays say nothing of columns
         trainer.fit({"x": np.ones((2, 2), np.float32), "labels": np.ones((2, 1), np.float32)}, progress=False)
     assert "dataflow.data" not in made.metadata
+
+
+@pytest.mark.parametrize(
+    "note", ["", "[]", "[" * 100_000, '{"kind": "tables", "size": 3, "workers": 9, "columns": {"x": ["a", "b"]}}']
+)
+def test_notes_of_other_programs_do_no_harm(note: str, tmp_path: Path) -> None:
+    g = df.GraphBuilder()
+    x, w = g.input("x", df.float32, ("batch", 2)), g.parameter("w", np.array([[1], [10]], np.float32))
+    g.output("y", df.ops.matmul(x, w))
+    made = df.Model(g.build())
+    made.metadata["dataflow.data"] = note
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+    np.testing.assert_array_equal(df.predict(made, path, progress=False)["y"], [[21]])

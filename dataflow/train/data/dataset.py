@@ -74,7 +74,7 @@ class Dataset:
         self._stream: Stream | None = None
         self._subset: Array | None = None
         self._source, self._stream = opened(data, EntryKeys.of(rename, keys), options)
-        self.origin = data
+        self.origin, self._renames, self._given = data, bool(rename), {"rename": rename, "keys": keys, **options}
         self.names_classes = options.get("classes") is not None
         if self._source is not None and not len(self):
             raise InputError("Dataset: it has no samples")
@@ -120,7 +120,9 @@ class Dataset:
         Raises:
             InputError: the data doesn't fit what is requested.
         """
-        return {} if self._source is None else self._source.likewise(request)
+        if self._source is None or self._renames:  # names of the file aren't those that are requested
+            return {}
+        return self._source.likewise(request)
 
     @property
     def sampling(self) -> dict[str, Any] | None:
@@ -154,6 +156,10 @@ class Dataset:
                     refuse_nan(key, found, block)
 
     # ---- datasets made from it ------------------------------------------------------------------------
+
+    def like(self, data: Any) -> Dataset:
+        """One of other data, which is read by the same options."""
+        return Dataset(data, workers=self._workers, prefetch=self._prefetch, **self._given)
 
     def bound(self, request: Request) -> Dataset:
         """The dataset that gives what a model wants.

@@ -83,7 +83,7 @@ class ImageSource:
 
     Attributes:
         folder: of the classes, or of the images.
-    files: of the images.
+        files: of the images.
         names: the class of each; None: they have none.
         known: the classes in the order of their numbers.
         options: how they are read.

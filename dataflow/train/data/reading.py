@@ -18,13 +18,14 @@ from .dataset import Dataset
 from .kinds import kind_of
 
 _KEY = "dataflow.data"
-_OPTIONS = ("columns", "label", "text", "max_length", "language_model", "size", "resize", "mean", "std", "layout")
 _TABLES = ("CSV files", "Parquet files", "files of JSON lines", "tables")
+_OF_TABLES, _OF_TEXTS = ("columns", "label"), ("text", "max_length", "label", "language_model")
+_OF_IMAGES = ("size", "resize", "mean", "std", "layout")
 _log = logging.getLogger("dataflow")
 
 
 def with_reading(metadata: Mapping[str, str], dataset: Dataset, request: Request) -> dict[str, str]:
-    """A model's metadata with what a dataset gives it what is requested by; without it where that isn't known."""
+    """A model's metadata with the options by which a dataset was read; without any where they aren't known."""
     rest = {key: text for key, text in metadata.items() if key != _KEY}
     options = {name: option for name, option in dataset.likewise(request).items() if option is not None}
     return rest | ({_KEY: json.dumps({"kind": _kind(dataset.origin), **options})} if options else {})
@@ -41,13 +42,17 @@ def recalled(metadata: Mapping[str, str], data: Any, given: Mapping[str, Any], *
     """
     try:
         known = json.loads(metadata.get(_KEY, "{}"))
-    except ValueError:  # another program's
+    except (ValueError, RecursionError):  # another program's
         known = {}
     if not isinstance(known, dict) or known.get("kind") != _kind(data):
         return dict(given)
-    if "text" in known and "tokenizer" not in given:
-        raise InputError("the model was trained on texts; give Dataset(data, text=COLUMN, tokenizer=FILE)")
-    names = [name for name in _OPTIONS if name in known and name not in given and (labels or name != "label")]
+    texts = "text" in known or ("kind" in known and known["kind"] == "texts")
+    own = _OF_IMAGES if known["kind"] == "images" else _OF_TEXTS if texts else _OF_TABLES
+    if ("tokenizer" in given or "text" in given) != texts:
+        if texts and "columns" not in given:
+            raise InputError("the model was trained on texts; give Dataset(data, text=COLUMN, tokenizer=FILE)")
+        return dict(given)  # read otherwise than in training
+    names = [name for name in own if name in known and name not in given and (labels or name != "label")]
     others = {name: known[name] for name in names}
     if others:
         _log.info("as in training: %s", ", ".join(f"{name}={option}" for name, option in others.items()))

@@ -19,13 +19,14 @@ _UNIT: Interval = (0.0, 1.0)
 _DEEPEST = 100  # nodes behind each other that are looked at
 _LARGEST = 4096  # elements of a constant that are looked at
 _NEAR = 1e-5  # of a sum from 1
+_LARGE = 700.0  # of which the exponential is finite
 
 # Ops whose result has elements of their first operand alone.
 MOVES = frozenset({"reshape", "transpose", "slice", "gather", "broadcast_to", "copy", "stop_gradient", "cast"})
 _FIXED: Mapping[str, Interval] = {
-    "sigmoid": _UNIT, "softmax": _UNIT, "hard_sigmoid": _UNIT, "exp": (0.0, math.inf), "softplus": (0.0, math.inf),
-    "relu": (0.0, math.inf), "abs": (0.0, math.inf), "sqrt": (0.0, math.inf), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0),
-    "sin": (-1.0, 1.0), "cos": (-1.0, 1.0), "log_softmax": (-math.inf, 0.0),
+    "sigmoid": _UNIT, "softmax": _UNIT, "hard_sigmoid": _UNIT, "softplus": (0.0, math.inf), "relu": (0.0, math.inf),
+    "abs": (0.0, math.inf), "sqrt": (0.0, math.inf), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0), "sin": (-1.0, 1.0),
+    "cos": (-1.0, 1.0), "log_softmax": (-math.inf, 0.0),
 }  # fmt: skip
 _KEPT = frozenset({"reduce_max", "reduce_min", "reduce_mean"})
 
@@ -45,6 +46,7 @@ class Intervals:
             if data.role == "constant" and not data.trainable and data.factor is None and data.array.size <= _LARGEST
         }
         self._known: dict[Value, Interval] = {}
+        self._sums: dict[tuple[Value, int], float] = {}
 
     def is_probability(self, value: Value) -> bool:
         """Whether all elements are from 0 to 1, and not for being all one number."""
@@ -52,13 +54,13 @@ class Intervals:
         return value.type.dtype.is_float and low >= 0.0 and high <= 1.0 + _NEAR and low < high
 
     def is_distribution(self, value: Value) -> bool:
-        """Whether the elements sum to 1 along some axis, from 0 on."""
+        """Whether the elements of each sample are from 0 on and sum to 1 along some axis."""
         return self.of(value)[0] >= 0.0 and any(
-            abs(self._sum(value, axis, 0) - 1.0) < _NEAR for axis in range(value.type.rank)
+            abs(self._sum(value, axis, 0) - 1.0) < _NEAR for axis in range(1, value.type.rank)
         )
 
     def of(self, value: Value, depth: int = 0) -> Interval:
-        """The least and the largest that an element can be."""
+        """The least and the largest that an element can be; ``depth`` is that of nodes behind it that are looked at."""
         found = self._known.get(value)
         if found is None:
             array = self._constants.get(value)
@@ -68,74 +70,121 @@ class Intervals:
             elif node is None or depth > _DEEPEST or node.outputs[0] is not value:
                 found = _ANY
             else:
-                found = self._of_node(node, lambda operand: self.of(operand, depth + 1))
+                found = self._of_node(node, depth + 1)
             self._known[value] = found
         return found
 
-    def _of_node(self, node: Node, of: Callable[[Value], Interval]) -> Interval:
+    def _of_node(self, node: Node, depth: int) -> Interval:
         name = node.op.name
-        operands = [v for v in node.inputs if v is not None]
+        given = [_ANY if v is None else self.of(v, depth) for v in node.inputs]
         if name in _FIXED:
             return _FIXED[name]
+        if name == "exp":
+            return math.exp(min(given[0][0], _LARGE)), math.exp(given[0][1]) if given[0][1] < _LARGE else math.inf
         if name in MOVES or name in _KEPT:
-            return of(operands[0]) if operands[0].type.dtype.is_float else _ANY
+            return given[0] if keeps_numbers(node) else _ANY
         if name in ("concat", "where"):
-            return _hull([of(v) for v in (operands[1:] if name == "where" else operands)])
-        if name in ("add", "sub", "mul", "div", "maximum", "minimum"):
-            if name == "div" and self._is_share(node):
-                return _UNIT
-            return _BINARY[name](of(operands[0]), of(operands[1]))
+            return _hull(given[1:] if name == "where" else given)
+        if name in _BINARY:
+            return _UNIT if name == "div" and self._is_share(node, depth) else _BINARY[name](given[0], given[1])
         if name == "neg":
-            low, high = of(operands[0])
-            return -high, -low
+            return -given[0][1], -given[0][0]
         if name == "clip":
-            low, high = of(operands[0])
-            least = _ANY if node.inputs[1] is None else of(node.inputs[1])
-            most = _ANY if len(node.inputs) < 3 or node.inputs[2] is None else of(node.inputs[2])
-            return min(max(low, least[0]), most[1]), min(max(high, least[1]), most[1])
+            x, least, most = (*given, _ANY)[:3]
+            low = x if node.inputs[1] is None else _BINARY["maximum"](x, least)
+            return low if len(node.inputs) < 3 or node.inputs[2] is None else _BINARY["minimum"](low, most)
         return _ANY
 
-    def _is_share(self, node: Node) -> bool:
-        """Whether it divides numbers from 0 on by their sum."""
+    def _is_share(self, node: Node, depth: int) -> bool:
+        """Whether it divides numbers from 0 on by their sum, to which a number from 0 on may be added."""
         share, total = node.inputs[:2]
-        maker = None if total is None else self._makers.get(total)
-        return share is not None and maker is not None and maker.op.name == "reduce_sum" and (
-            maker.inputs[0] is share and self.of(share)[0] >= 0.0
-        )  # fmt: skip
+        maker = self._makers.get(total) if total is not None else None
+        if share is None or maker is None or self.of(share, depth)[0] < 0.0:
+            return False
+        if maker.op.name in ("add", "maximum"):
+            for one, other in (maker.inputs[:2], maker.inputs[1::-1]):
+                found = self._makers.get(one) if one is not None else None
+                if found is not None and other is not None and self.of(other, depth)[0] >= 0.0 and _sums(found, share):
+                    return True
+        return _sums(maker, share)
 
     def _sum(self, value: Value, axis: int, depth: int) -> float:
-        """What the elements along an axis sum to; NaN where it isn't known."""
-        node = self._makers.get(value)
-        if node is None or depth > _DEEPEST or node.outputs[0] is not value:
-            return math.nan
+        """What the elements along an axis sum to, nearly; NaN where it isn't known."""
+        key = value, axis
+        if key not in self._sums:
+            node = self._makers.get(value)
+            known = node is not None and depth <= _DEEPEST and node.outputs[0] is value
+            self._sums[key] = self._sum_of(node, axis, depth + 1) if node is not None and known else math.nan
+        return self._sums[key]
+
+    def _sum_of(self, node: Node, axis: int, depth: int) -> float:
+        value, name = node.outputs[0], node.op.name
         operands = [v for v in node.inputs if v is not None]
-        name, rank = node.op.name, value.type.rank
+        assert value is not None
+        rank = value.type.rank
 
         def below(operand: Value, at: int = axis) -> float:
-            return self._sum(operand, at, depth + 1)
+            return self._sum(operand, at, depth)
 
         if name == "softmax":
             return 1.0 if int(node.attributes["axis"]) % rank == axis else math.nan
-        if name == "div" and self._is_share(node):
-            (total,) = (self._makers[operands[1]],)
-            axes = [int(a) % rank for a in total.attributes["axes"]]
-            return 1.0 if axes == [axis] and total.attributes["keepdims"] else math.nan
-        if name in ("add", "sub") and operands[0].type.shape == operands[1].type.shape:
-            return below(operands[0]) + (1.0 if name == "add" else -1.0) * below(operands[1])
-        if name in ("mul", "div"):
-            factor = self.of(operands[1])
-            if factor[0] == factor[1] != 0.0 and operands[0].type.shape == value.type.shape:
-                return below(operands[0]) * (factor[0] if name == "mul" else 1.0 / factor[0])
+        if name == "exp":
+            maker = self._makers.get(operands[0])
+            logarithm = maker is not None and maker.op.name == "log_softmax"
+            return 1.0 if logarithm and int(maker.attributes["axis"]) % rank == axis else math.nan  # type: ignore[union-attr]
+        if name == "div" and self._is_share(node, depth):
+            return self._sum_of_shares(node, axis)
+        if name in ("add", "sub", "mul", "div"):
+            return self._sum_of_two(node, axis, below)
         if name == "concat" and int(node.attributes["axis"]) % rank == axis and len(operands) == 2:
-            return 1.0 if self._complement(*operands) or self._complement(*operands[::-1]) else math.nan
-        if name in ("copy", "stop_gradient", "cast"):
-            return below(operands[0])
-        if name == "transpose":
-            return below(operands[0], int(node.attributes["perm"][axis]))
-        if name in ("reshape", "slice", "gather"):
+            single = all(v.type.shape[axis] == 1 for v in operands)
+            a, b = operands
+            both = self._complement(a, b, depth) or self._complement(b, a, depth)
+            return 1.0 if single and both else math.nan
+        if name == "concat" and int(node.attributes["axis"]) % rank != axis:
+            sums = [below(v) for v in operands]
+            return sums[0] if all(abs(found - sums[0]) < _NEAR for found in sums) else math.nan
+        if name == "clip":
+            ends = [None if v is None else self.of(v, depth) for v in (*node.inputs, None)[1:3]]
+            gentle = (ends[0] is None or ends[0][1] <= _NEAR) and (ends[1] is None or ends[1][0] >= 1.0 - _NEAR)
+            return below(operands[0]) if gentle and self.is_probability(operands[0]) else math.nan
+        if name == "reduce_mean":
+            axes = {int(a) % operands[0].type.rank for a in node.attributes["axes"]}
+            others = [at for at in range(operands[0].type.rank) if node.attributes["keepdims"] or at not in axes]
+            return math.nan if others[axis] in axes else below(operands[0], others[axis])
+        if name in MOVES and name != "broadcast_to" and keeps_numbers(node):
             at = axis_before(node, axis)
             return math.nan if at is None or not self._keeps(node, at) else below(operands[0], at)
         return math.nan
+
+    def _sum_of_shares(self, node: Node, axis: int) -> float:
+        """1 along the axis of the sum, where what is added to that is small."""
+        share, total = node.inputs[:2]
+        assert share is not None and total is not None
+        maker = self._makers[total]
+        if maker.op.name != "reduce_sum":
+            others = [v for v in maker.inputs if v is not None]
+            maker = next(self._makers[v] for v in others if v in self._makers and _sums(self._makers[v], share))
+            if not all(self.of(v)[1] <= _NEAR for v in others if v is not maker.outputs[0]):
+                return math.nan
+        return 1.0 if [int(a) % share.type.rank for a in maker.attributes["axes"]] == [axis] else math.nan
+
+    def _sum_of_two(self, node: Node, axis: int, below: Callable[[Value], float]) -> float:
+        """Of sums and differences of values of one shape, and of a value with a number."""
+        a, b = node.inputs[:2]
+        assert a is not None and b is not None and node.outputs[0] is not None
+        shape, name = node.outputs[0].type.shape, node.op.name
+        if name in ("add", "sub") and a.type.shape == b.type.shape:
+            return below(a) + (1.0 if name == "add" else -1.0) * below(b)
+        if name in ("mul", "add") and a.type.shape != shape:
+            a, b = b, a
+        low, high = self.of(b)
+        size = shape[axis]
+        if a.type.shape != shape or low != high:
+            return math.nan
+        if name in ("add", "sub"):
+            return below(a) + (low if name == "add" else -low) * size if isinstance(size, int) else math.nan
+        return below(a) * (low if name == "mul" else 1.0 / low if low else math.nan)
 
     def _keeps(self, node: Node, axis: int) -> bool:
         """Whether all elements along an axis of the operand stay, in whatever order."""
@@ -145,12 +194,31 @@ class Intervals:
         size = node.inputs[0].type.shape[axis]  # type: ignore[union-attr]
         return indices is not None and isinstance(size, int) and sorted(np.ravel(indices) % size) == list(range(size))
 
-    def _complement(self, value: Value, of: Value) -> bool:
-        """Whether ``value`` is 1 less ``of``."""
+    def _complement(self, value: Value, of: Value, depth: int) -> bool:
+        """Whether ``value`` is 1 less ``of``, both perhaps with an axis of one element more."""
+        value, of = self._unmoved(value), self._unmoved(of)
         node = self._makers.get(value)
         if node is None or node.op.name != "sub" or node.inputs[1] is None or node.inputs[0] is None:
             return False
-        return self.of(node.inputs[0]) == (1.0, 1.0) and node.inputs[1] is of
+        return self.of(node.inputs[0], depth) == (1.0, 1.0) and self._unmoved(node.inputs[1]) is of
+
+    def _unmoved(self, value: Value) -> Value:
+        """What is reshaped by axes of one element alone."""
+        node = self._makers.get(value)
+        if node is None or node.op.name != "reshape" or node.inputs[0] is None:
+            return value
+        before, after = ([size for size in v.type.shape if size != 1] for v in (node.inputs[0], value))
+        return node.inputs[0] if before == after else value
+
+
+def keeps_numbers(node: Node) -> bool:
+    """Whether a move's result has the operand's numbers, if rounded: not those of casts to or from integers."""
+    operand, result = node.inputs[0], node.outputs[0]
+    return operand is not None and result is not None and operand.type.dtype.is_float and result.type.dtype.is_float
+
+
+def _sums(node: Node, value: Value) -> bool:
+    return node.op.name == "reduce_sum" and node.inputs[0] is value and bool(node.attributes["keepdims"])
 
 
 def axis_before(node: Node, axis: int) -> int | None:

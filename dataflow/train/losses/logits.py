@@ -12,10 +12,10 @@ import numpy as np
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph, Node
-from ...ir.types import TensorType
+from ...ir.types import TensorType, float32
 from ...ir.value import Value
 from .before import before
-from .intervals import MOVES, Intervals, axis_before
+from .intervals import MOVES, Intervals, axis_before, keeps_numbers
 
 _log = logging.getLogger("dataflow")
 
@@ -75,7 +75,7 @@ def _moved(graph: Graph, value: Value, skips: Sequence[str]) -> Read | None:
     """The input of an op among ``skips``, moved as the op's result is."""
     makers, moves, current = graph.producers(), list[Node](), value
     axes = {axis: axis for axis in range(value.type.rank)}  # of the value, by those of ``current``
-    while current in makers and makers[current].op.name in MOVES:
+    while current in makers and makers[current].op.name in MOVES and keeps_numbers(makers[current]):
         node = makers[current]
         kept = {axis: axis_before(node, at) for axis, at in axes.items()}
         axes = {axis: at for axis, at in kept.items() if at is not None and not _permutes(node, at)}
@@ -147,23 +147,21 @@ def _names(graph: Graph) -> Callable[[str], str]:
     return unique
 
 
-def _within(p: Value) -> Value:
-    """A probability, at least the smallest normal number and at most the largest below 1."""
-    info = _info(p)
-    made: Value = ops.minimum(ops.maximum(p, float(info.tiny)), 1.0 - float(info.epsneg))
+def _exact(p: Value) -> Value:
+    """In at least 32 bits, of which the numbers next to 0 and 1 are near enough to them."""
+    made: Value = ops.cast(p, to=float32) if p.type.dtype.bits < 32 else p
     return made
 
 
-def _info(p: Value) -> np.finfo:
-    return np.finfo(np.float64 if p.type.dtype.bits == 64 else np.float32 if p.type.dtype.bits == 32 else np.float16)
-
-
 def _logarithm(p: Value) -> Value:
-    made: Value = ops.log(ops.maximum(p, float(_info(p).tiny)))
+    p = _exact(p)
+    made: Value = ops.log(ops.maximum(p, float(np.finfo(p.type.dtype.numpy).tiny)))
     return made
 
 
 def _logit(p: Value) -> Value:
-    p = _within(p)
+    p = _exact(p)
+    info = np.finfo(p.type.dtype.numpy)
+    p = ops.minimum(ops.maximum(p, float(info.tiny)), 1.0 - float(info.epsneg))
     made: Value = ops.sub(ops.log(p), ops.log(ops.sub(1.0, p)))
     return made
