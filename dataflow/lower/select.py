@@ -131,8 +131,9 @@ def _choose(
                 if not has_work(node):
                     break
                 raise PluginError(
-                    f"{node.describe()}: kernels {accepted.name!r} and {kernel.name!r} of device {device!r} both "
-                    f"take it with priority {kernel.priority}; give one of them a higher one"
+                    f"{node.describe()}: kernels {accepted.name!r} and {kernel.name!r} of device {device!r} by plugin "
+                    f"{kernel.plugin} both take it with priority {kernel.priority}; give one of them a higher one, or "
+                    f"leave the plugin out, DATAFLOW_PLUGINS=-{kernel.plugin}"
                 )
             else:
                 accepted = kernel

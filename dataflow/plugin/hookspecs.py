@@ -94,6 +94,7 @@ class Format:
         exports: ``save`` also gets ``exporters=``, the Exporters that plugins offer by name of the op.
         replaces: ``save`` gets ``overwrite=``, and its files appear complete or not at all, e.g. where several are.
             Without it ``save`` writes a file beside the user's, which takes that name when it is complete.
+        refuses: why ``load`` can't use a Converter that a plugin offers, or None; the plugin is set aside.
     """
 
     suffix: str
@@ -102,6 +103,7 @@ class Format:
     converts: bool = False
     exports: bool = False
     replaces: bool = False
+    refuses: Callable[[Converter], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class Offers:
         while known != len(hooks.problems):  # one that is set aside may have brought what another needs
             known = len(hooks.problems)
             self._check_unique()
+            self._check_converters()
             self._check_contested()
             self._check_passes()
             self._check_reference()
@@ -112,8 +113,21 @@ class Offers:
             if wrong is not None:
                 raise TypeError(f"expected Kernel records, got {wrong}")
             kernels += self._hooks.offers("dataflow_kernels", Kernel, device=device)
+            earlier: dict[Any, str] = {}
             for owner, kernel in kernels:
                 self._check_kernel(owner, device, kernel)
+                takes = (
+                    owner,
+                    kernel.op,
+                    kernel.priority,
+                    *map(tuple, (kernel.inputs, kernel.outputs)),
+                    id(kernel.accepts),
+                )
+                if takes in earlier:
+                    both = f"{earlier[takes]!r} and {kernel.name!r} for the device {device.name} take the same nodes"
+                    remedy = f"with priority {kernel.priority}; give one of them a higher one"
+                    self._hooks.set_aside(owner, f"op {kernel.op!r}: its kernels {both} {remedy}")
+                earlier[takes] = kernel.name
             return [(owner, dataclasses.replace(kernel, plugin=owner)) for owner, kernel in kernels]
         return []
 
@@ -154,6 +168,15 @@ class Offers:
                         offered[hook, key(record)] = name
             if name not in self._hooks.problems:
                 owners |= offered
+
+    def _check_converters(self) -> None:
+        """Sets the plugin aside whose converter a format says that it can't use."""
+        for owner, form in self._live("dataflow_formats"):
+            for name, converter in self._live("onnx_converters") if form.refuses is not None else ():
+                with self._hooks.guarded(owner, f"refuses of the format {form.suffix!r}"):
+                    problem = form.refuses(converter)
+                    if problem is not None:
+                        self._hooks.set_aside(name, f"{problem}; DATAFLOW_PLUGINS=-{name} leaves the plugin out")
 
     def _check_contested(self) -> None:
         """Kernels know ops by name: one of a third plugin computes either of two, and nobody knows which."""

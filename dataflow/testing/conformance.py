@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import get_args
 
@@ -127,6 +128,7 @@ def tasks_of(
     reached: dict[Kernel, list[Sample]] = {}
     by_op: dict[str, list[Sample]] = {}
     tested: set[str] = set()
+    tied: dict[tuple[Kernel, Kernel], Sample] = {}
     for sample in given:
         by_op.setdefault(sample.op.name, []).append(sample)
         taken = _takers(sample, target)
@@ -136,6 +138,9 @@ def tasks_of(
             if kernel is not None and has_work(sample.node):
                 reached.setdefault(kernel, []).append(sample)
         found.append(_sample_task(sample, target, taken, variants))
+        for pair in _ties(sample, taken or ()):
+            tied.setdefault(pair, sample)
+    found += [_tied(device, sample, *pair) for pair, sample in tied.items()]
     untested = sorted(kernels.keys() - tested - REPLACED) if complete else []
     found += [_untested(device, op, op, _why_untested(kernels[op][0], by_op.get(op, ()), registry)) for op in untested]
     claimed = [kernel for op in sorted(kernels.keys() & tested) for kernel in kernels[op]] if complete else []
@@ -161,6 +166,23 @@ def _by_op(kernels: Collection[Kernel]) -> dict[str, tuple[Kernel, ...]]:
 
 def _untested(device: str, op: str, name: str, text: str) -> Task:
     return Task(op, name, lambda report: iter([Outcome(device, op, name, "plain", "untested", text)]))
+
+
+def _ties(sample: Sample, taken: Sequence[Kernel | None]) -> list[tuple[Kernel, Kernel]]:
+    """Pairs of kernels that take the node of a sample, of one plugin with one priority: no session could choose."""
+    found = [kernel for kernel in taken if kernel is not None] if has_work(sample.node) else []
+    return [
+        (one, other)
+        for one, other in itertools.pairwise(found)
+        if (one.priority, one.plugin) == (other.priority, other.plugin)
+    ]
+
+
+def _tied(device: str, sample: Sample, one: Kernel, other: Kernel) -> Task:
+    both = f"{one.name!r} and {other.name!r} of plugin {one.plugin}"
+    text = f"kernels {both} both take the node with priority {one.priority}; give one of them a higher one"
+    outcome = Outcome(device, sample.op.name, sample.name, "tied", "failed", text)
+    return Task(sample.op.name, sample.name, lambda report: iter([outcome]))
 
 
 def _why_untested(kernel: Kernel, samples: Sequence[Sample], registry: Registry) -> str:

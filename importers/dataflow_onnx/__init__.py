@@ -45,7 +45,22 @@ def save(model: Model, path: str, *, exporters: Mapping[str, Exporter] | None = 
     save_file(model, path, exporters=exporters or {}, **options)
 
 
+def refused(converter: Converter) -> str | None:
+    """Why a plugin's converter isn't used, or None: this package converts the operator itself.
+
+    Its converters are imported only where the domain is one of theirs: they take a second.
+    """
+    from .converters import DOMAINS
+    from .file.records import plain_domain
+
+    if plain_domain(converter.domain) not in DOMAINS:
+        return None
+    from .operators import STANDARD
+
+    return STANDARD.refuses(converter)
+
+
 @hookimpl
 def dataflow_formats() -> Iterable[Format]:
     """Files with suffix .onnx."""
-    return [Format(".onnx", load, save, converts=True, exports=True, replaces=True)]
+    return [Format(".onnx", load, save, converts=True, exports=True, replaces=True, refuses=refused)]

@@ -18,8 +18,7 @@ What it calls of the importer stands in ``operands``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dataflow.errors import PluginError
@@ -31,7 +30,11 @@ Function = Callable[..., Any]
 """``function(importer, *operands, **attributes)``: a value, tensor, array or known sizes, or a tuple of them."""
 
 _OWN = __name__.partition(".")[0]
-_NONE: Mapping[Any, str] = MappingProxyType({})
+DOMAINS = frozenset(
+    ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "before_opset_7", "com.microsoft",
+     "com.microsoft.nchwc")
+)  # fmt: skip
+"""The domains of which this package converts operators."""
 
 
 def name_of(converter: Converter) -> str:
@@ -79,32 +82,33 @@ class Table:
         versions: all converters of an operator, by ascending ``since``.
     """
 
-    def __init__(self, converters: Iterable[Converter], clashes: Mapping[tuple[str, str], str] = _NONE) -> None:
-        self._clashes = clashes
+    def __init__(self, converters: Iterable[Converter]) -> None:
         self.versions: dict[tuple[str, str], list[Converter]] = {}
         for converter in sorted(converters, key=lambda c: c.since):
             self.versions.setdefault((plain_domain(converter.domain), converter.operator), []).append(converter)
 
-    def extended(self, converters: Sequence[Converter]) -> Table:
-        """A table with converters of plugins too; what this table has too is refused where a file has it."""
-        clashes = {}
-        for converter in converters:
-            key = plain_domain(converter.domain), converter.operator
-            if key in self.versions:
-                clashes[key] = (
-                    f"{name_of(converter)} converts {converter.operator!r}, which dataflow converts itself: give an "
-                    "operator of one's own a domain of one's own"
-                )
-        return Table([*(c for versions in self.versions.values() for c in versions), *converters], clashes)
+    def refuses(self, converter: Converter) -> str | None:
+        """Why a plugin's converter isn't used, or None: this table has one of the operator."""
+        if (plain_domain(converter.domain), converter.operator) not in self.versions:
+            return None
+        return (
+            f"{name_of(converter)} converts {converter.operator!r}, which dataflow converts itself: give an operator "
+            "of one's own a domain of one's own"
+        )
 
-    def find(self, domain: str, operator: str, version: int) -> Converter | None:
-        """The newest converter of an operator that isn't newer than ``version`` of its domain.
+    def extended(self, converters: Sequence[Converter]) -> Table:
+        """A table with converters of plugins too.
 
         Raises:
-            PluginError: this project and a plugin convert it.
+            PluginError: this table has a converter of the operator; a registry sets such a plugin aside.
         """
-        if (domain, operator) in self._clashes:
-            raise PluginError(self._clashes[domain, operator])
+        problem = next(filter(None, map(self.refuses, converters)), None)
+        if problem is not None:
+            raise PluginError(problem)
+        return Table([*(c for versions in self.versions.values() for c in versions), *converters])
+
+    def find(self, domain: str, operator: str, version: int) -> Converter | None:
+        """The newest converter of an operator that isn't newer than ``version`` of its domain."""
         found = None
         for converter in self.versions.get((domain, operator), ()):
             if converter.since <= version:

@@ -185,9 +185,8 @@ def test_an_operator_of_onnx_that_is_newer_than_the_importer(tmp_path):
 
 def test_an_operator_that_has_a_converter_is_a_conflict(tmp_path):
     registry = load_registry([plugin([Converter("", "Relu", 99, shift)])])
-    path = written(tmp_path, [node("Relu", ["x"], ["y"])], domain="")
-    with pytest.raises(df.PluginError, match=r"test_custom_domains\.shift converts 'Relu', which dataflow converts"):
-        df.load(path, registry=registry)
+    assert "test_custom_domains.shift converts 'Relu', which dataflow converts" in registry.plugins[-1].problem
+    df.load(written(tmp_path, [node("Relu", ["x"], ["y"])], domain=""), registry=registry)
 
 
 def test_sizes_pass_through_a_converter(tmp_path, registry):

@@ -1,5 +1,6 @@
 """Mistakes that authors of plugins make end in errors that name what made them, and stop no other model."""
 
+import functools
 import os
 import subprocess
 from pathlib import Path
@@ -11,12 +12,15 @@ import pytest
 from onnx import helper
 
 import dataflow as df
+import dataflow_onnx
 from dataflow.errors import GradientError, InputError, PluginError
 from dataflow.plugin import Converter, Format, Kernel, MultiOp, Op, OperandSpec, PythonDevice, devices_of, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing import check_plugin
 from dataflow.testing.freshness import stale_library
 from dataflow.testing.new_plugin import new_plugin
+from dataflow_onnx.converters import DOMAINS
+from dataflow_onnx.operators import STANDARD
 from tests.support import onnx_model
 
 ANY = OperandSpec(strided=True)
@@ -404,11 +408,30 @@ def test_two_kernels_of_one_plugin_and_priority_are_an_error():
         name = "own"
 
         def kernels(self):
+            relu = functools.partial(Kernel, "relu", inputs=(ANY,), outputs=(ANY,), code=lambda at, x: np.maximum(x, 0))
+            return [relu("one"), relu("other", accepts=lambda node: None)]
+
+    registry = load([plugin(dataflow_devices=lambda: [Own()])])
+    text = "kernels 'one' and 'other' of device 'own' by plugin mine both take it with priority 0; .*PLUGINS=-mine"
+    with pytest.raises(PluginError, match=text):
+        df.Session(model_of(df.ops.relu, (3,)), ["own"], registry=registry).run(np.ones(3, np.float32))
+    failed = [o.text for o in check_plugin("mine", registry=registry, select="relu") if o.status == "failed"]
+    assert failed == ["kernels 'one' and 'other' of plugin mine both take the node with priority 0; "
+                      "give one of them a higher one"]  # fmt: skip
+
+
+def test_two_kernels_that_take_the_same_nodes_set_their_plugin_aside():
+    class Own(PythonDevice):
+        name = "own"
+
+        def kernels(self):
             return [Kernel("relu", name, (ANY,), (ANY,), lambda at, x: x) for name in ("one", "other")]
 
     registry = load([plugin(dataflow_devices=lambda: [Own()])])
-    with pytest.raises(PluginError, match="kernels 'one' and 'other' of device 'own' both take it with priority 0"):
-        df.Session(model_of(df.ops.relu, (3,)), ["own"], registry=registry).run(np.ones(3, np.float32))
+    assert registry.plugins[-1].problem == (
+        "op 'relu': its kernels 'one' and 'other' for the device own take the same nodes with priority 0; give one of "
+        "them a higher one"
+    )
 
 
 def test_what_the_first_device_has_no_kernel_for_stays_one_node():
@@ -505,13 +528,24 @@ def test_attributes_of_another_kind_than_their_default():
 
 
 def test_a_converter_of_an_operator_that_is_converted_already(tmp_path):
-    registry = load([plugin(onnx_converters=lambda: [Converter("", "Relu", 1, lambda importer, x: importer.value(x))])])
-    for operator in ("Tanh", "Relu"):
-        node = helper.make_node(operator, ["x"], ["y"])
-        onnx.save(onnx_model([node], [("x", 1, [3])], [("y", 1, [3])]), tmp_path / f"{operator}.onnx")
-    df.load(str(tmp_path / "Tanh.onnx"), registry=registry)
+    """Its plugin is set aside, and stops nobody from reading files."""
+    relu = Converter("", "Relu", 1, lambda importer, x: importer.value(x))
+    other = Converter("com.microsoft", "Nothing", 1, lambda importer, x: importer.value(x))
+    registry = load([plugin(onnx_converters=lambda: [relu]), plugin("other", onnx_converters=lambda: [other])])
+    assert {p.name: p.problem for p in registry.plugins if p.problem} == {
+        "mine": f"{relu.function.__module__}.{relu.function.__qualname__} converts 'Relu', which dataflow converts "
+        "itself: give an operator of one's own a domain of one's own; DATAFLOW_PLUGINS=-mine leaves the plugin out"
+    }
+    assert registry.converters == (other,)
+    node = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(onnx_model([node], [("x", 1, [3])], [("y", 1, [3])]), tmp_path / "Relu.onnx")
+    df.load(str(tmp_path / "Relu.onnx"), registry=registry)
     with pytest.raises(PluginError, match="converts 'Relu', which dataflow converts itself"):
-        df.load(str(tmp_path / "Relu.onnx"), registry=registry)
+        dataflow_onnx.load(str(tmp_path / "Relu.onnx"), converters=[relu])
+
+
+def test_domains_of_operators_that_dataflow_converts_are_listed():
+    assert {domain for domain, _ in STANDARD.versions} == DOMAINS
 
 
 def test_a_kernel_that_replaces_what_the_reference_defines():
