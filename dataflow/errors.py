@@ -42,7 +42,7 @@ class Cancelled(DataflowError):
     """A run was cancelled before it finished."""
 
 
-def failure(whose: str, error: Exception) -> PluginError:
+def failure(whose: str, error: BaseException) -> PluginError:
     """What is raised in place of an error of code that isn't this project's; ``whose`` as for ``blamed``."""
     return PluginError(f"{whose} failed: {type(error).__name__}: {error}")
 
@@ -61,5 +61,5 @@ def blamed(whose: str) -> Iterator[None]:
         yield
     except (DataflowError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the process is the user's
         raise failure(whose, error) from error

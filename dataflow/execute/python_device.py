@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..cdevice.host_memory import array_at
-from ..errors import Cancelled, DataflowError, InputError, PluginError
+from ..errors import Cancelled, DataflowError, InputError, PluginError, failure
 from ..host.limits import limited
 from ..host.strings import numbers_of, strings_of
 from ..ir.graph import Node
@@ -105,7 +105,8 @@ class BoundCalls:
         Raises:
             Cancelled: the cancel word was set.
             InputError: data that a kernel refuses; names the node.
-            PluginError: a kernel gave too few results, or one of another shape or kind.
+            PluginError: a kernel gave another number of results, or one of another shape or kind, or would leave the
+                process.
         """
         for step, code, inputs, outputs in self._steps:
             if cancel and cancel[0]:
@@ -190,20 +191,25 @@ def call_kernel(
 
     Raises:
         DataflowError: the function refuses its data; names the node.
-        PluginError: it gave fewer results than the node has.
+        PluginError: it gave another number of results than the node has, or would leave the process.
     """
     bodies = {"bodies": node.bodies} if node.op.bodies else {}
     try:
         with np.errstate(all="ignore"):
             found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
+    except SystemExit as error:  # the process is the user's
+        raise failure(f"{node.describe()}: a kernel of it", error) from error
     except Exception as error:
         if isinstance(error, DataflowError) and type(error).__init__ is DataflowError.__init__:  # of a text
             raise type(error)(f"{node.describe()}: {error}") from None
         error.add_note(f"in a kernel of {node.describe()}")
         raise
     results = found if isinstance(found, tuple) else (found,)
-    if len(results) >= len(node.outputs):
+    if len(results) == len(node.outputs):
         return results
+    most = max(len(node.outputs), 0 if node.op.outputs[-1].endswith("*") else len(node.op.outputs))
+    if len(results) > most:
+        raise PluginError(f"{node.describe()}: a kernel of it gave {len(results)} results; expected {most}")
     needed = max((number for number, value in enumerate(node.outputs, 1) if value is not None), default=0)
     if len(results) < needed:
         raise PluginError(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +15,7 @@ from ..errors import DataflowError, InputError, ModelError
 from ..host import checks
 from ..host.limits import poll
 from ..host.numbers import integer
+from ..host.source_lines import is_own, position
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
@@ -25,8 +24,6 @@ from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count, float32, int64
 from .types import dtype as as_dtype
 from .value import Value, refuse_bool
-
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 class GraphBuilder:
@@ -190,6 +187,8 @@ class GraphBuilder:
             if len(results) > len(op.outputs) and not op.outputs[-1].endswith("*"):
                 raise InputError(f"{op.name}: infer gave {len(results)} types for {len(op.outputs)} outputs")
             for type_ in results:
+                if not isinstance(type_, TensorType):
+                    raise InputError(f"{op.name}: infer gave {checks.shown(type_)}; expected a TensorType per output")
                 shape = type_.shape
                 if len(shape) > MOST_AXES:
                     _check_axes(op.name, shape)
@@ -512,6 +511,6 @@ class _Scope:
 def _user_line() -> str:
     """File and line of the caller outside this package."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""  # noqa: PTH119
+    return position(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""

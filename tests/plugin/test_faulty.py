@@ -221,7 +221,7 @@ FUNCTIONS = {
     "other bits": (chaotic, "a second run gives other bits"),
     "writes x": (changing, "destination is read-only"),
     "raises": (after(lambda: 1 / 0), "raised ZeroDivisionError"),
-    "leaves": (after(lambda: sys.exit(4)), "raised SystemExit: 4"),
+    "leaves": (after(lambda: sys.exit(4)), "a kernel of it failed: SystemExit: 4"),
     "leaves at once": (after(lambda: os._exit(4)), "the process was left with status 4"),
     "is killed": (after(lambda: os.kill(os.getpid(), signal.SIGKILL)), "ended by SIGKILL, as the system does"),
     "crashes": (after(lambda: ctypes.string_at(8)), "ended by SIGSEGV: a read at address 0x8"),

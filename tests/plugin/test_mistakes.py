@@ -1,6 +1,7 @@
 """Mistakes that authors of plugins make end in errors that name what made them, and stop no other model."""
 
 import functools
+import importlib
 import os
 import subprocess
 from pathlib import Path
@@ -14,9 +15,21 @@ from onnx import helper
 import dataflow as df
 import dataflow_onnx
 from dataflow.errors import GradientError, InputError, PluginError
-from dataflow.plugin import Converter, Format, Kernel, MultiOp, Op, OperandSpec, PythonDevice, devices_of, hookimpl
+from dataflow.plugin import (
+    Converter,
+    Format,
+    Kernel,
+    MultiOp,
+    Op,
+    OperandSpec,
+    PythonDevice,
+    add_gradients,
+    devices_of,
+    hookimpl,
+)
 from dataflow.plugin.registry import load
-from dataflow.testing import check_plugin
+from dataflow.testing import Operand, Sample, check_plugin
+from dataflow.testing.expected import expected_of
 from dataflow.testing.freshness import stale_library
 from dataflow.testing.new_plugin import new_plugin
 from dataflow_onnx.converters import DOMAINS
@@ -75,6 +88,45 @@ def test_a_python_kernel_that_gives_another_shape_or_no_such_numbers(given, text
     session = df.Session(model_of(df.ops.relu, ("n", 3)), ["half", "cpu"], registry=registry)
     with pytest.raises(PluginError, match=f"relu.*kernel 'half a relu' {text}"):
         session.run(np.ones((2, 3), np.float32))
+
+
+def leaving(at, x):
+    raise SystemExit(4)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (leaving, r"tripled.*: a kernel of it failed: SystemExit: 4"),
+        (lambda at, x: (x * 3, x * 4), r"tripled.*: a kernel of it gave 2 results; expected 1"),
+    ],
+)
+def test_a_python_kernel_that_leaves_the_process_or_gives_too_many_results(code, text):
+    op = Op("tripled", ("x",), lambda x: x)
+    registry = with_op(op, code)
+    with pytest.raises(PluginError, match=text):
+        df.Session(model_of(op, (3,)), registry=registry).run(np.ones(3, np.float32))
+    sample = Sample(op, (Operand((2, 3)),))
+    with pytest.raises(PluginError, match=text):
+        expected_of(sample, registry)
+
+
+def test_ctrl_c_in_a_python_kernel_stays_what_it_is():
+    def interrupted(at, x):
+        raise KeyboardInterrupt
+
+    op = Op("tripled", ("x",), lambda x: x)
+    with pytest.raises(KeyboardInterrupt):
+        df.Session(model_of(op, (3,)), registry=with_op(op, interrupted)).run(np.ones(3, np.float32))
+
+
+def test_a_gradient_rule_that_leaves_the_process():
+    op = Op("tripled", ("x",), lambda x: x, gradient=leaving)
+    g = df.GraphBuilder()
+    w = g.parameter("w", np.ones(3, np.float32))
+    y = op(w)
+    with pytest.raises(PluginError, match=r"tripled.*SystemExit: 4"):
+        add_gradients(g, {y: g.constant(np.ones(3, np.float32))}, [w])
 
 
 def test_a_python_kernel_may_give_numbers_of_other_widths_but_no_fractions_of_integers():
@@ -233,6 +285,18 @@ def test_a_wrong_decomposition(made, text):
     registry = load([plugin(dataflow_ops=lambda: [op])])
     with pytest.raises(PluginError, match=rf"in_terms.*{text}"):
         df.Session(model_of(op, (3,)), registry=registry).run(np.ones(3, np.float32))
+
+
+def test_an_infer_that_forgets_to_return():
+    with pytest.raises(InputError, match=r"typed: infer gave None; expected a TensorType per output \[node .*py:\d+"):
+        model_of(Op("typed", ("x",), lambda x: None), (3,))
+
+
+def test_a_line_of_an_init_file_has_its_package(tmp_path, monkeypatch):
+    (tmp_path / "some_net").mkdir()
+    (tmp_path / "some_net/__init__.py").write_text("from dataflow import ops\ndef built(x): return ops.relu(x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert model_of(importlib.import_module("some_net").built, (3,)).graph.nodes[0].origin == "some_net/__init__.py:2"
 
 
 @pytest.mark.parametrize("given", [("float32", (3,)), (df.float32, (3.0,))])
