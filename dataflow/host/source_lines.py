@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
+_NOTICING = frozenset(("dataflow", "pluggy", *sys.stdlib_module_names))
 
 
 def is_own(file: str) -> bool:
@@ -22,11 +24,14 @@ def position(file: str, line: int) -> str:
 
 
 def innermost(traceback: TracebackType | None) -> str:
-    """The position of the innermost call outside of this package; empty where there is none."""
+    """The position of the innermost call by who uses this package; empty where there is none.
+
+    Calls within this package, Python's own library and pluggy are where something is noticed, not what causes it.
+    """
     found = ""
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not is_own(file) and os.path.exists(file):  # noqa: PTH110
-            found = position(file, traceback.tb_lineno)
+        frame = traceback.tb_frame
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOTICING:
+            found = position(frame.f_code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 import pluggy
 
+from ..host.source_lines import innermost
 from . import hookspecs
 from .installed import GROUP, Plugin
 
@@ -73,7 +74,9 @@ class Hooks:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # anybody's code: whatever it raises is its reason
-            self.set_aside(name, (f"{where}: " if where else "") + f"{type(error).__name__}: {error}")
+            line = innermost(error.__traceback__)
+            text = f"{type(error).__name__}: {error}" + (f" ({line})" if line else "")
+            self.set_aside(name, f"{where}: {text}" if where else text)
 
     def offers(self, hook: str, kind: type, **arguments: Any) -> Iterator[tuple[str, Any]]:
         """What plugins that weren't set aside give for a hook, each record with the plugin's name.
@@ -95,9 +98,12 @@ class Hooks:
 
     def _ask(self, name: str, plugin: object, hook: str, kind: type, arguments: dict[str, Any]) -> Sequence[Any]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
+        caller = self._manager.subset_hook_caller(hook, others)
         records: list[Any] = []
         with self.guarded(name, hook):
-            found = self._manager.subset_hook_caller(hook, others)(**arguments)
+            found = caller(**arguments)
+            if len(found) != len(caller.get_hookimpls()):  # pluggy leaves None out
+                raise TypeError(f"returned None; expected a list of {kind.__name__} records, [] for nothing")
             records = [record for given in found for record in given]
             wrong = next((record for record in records if not isinstance(record, kind)), None)
             if wrong is not None:

@@ -6,6 +6,7 @@ decorated with ``dataflow.plugin.hookspecs.hookimpl``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,12 +33,25 @@ class Converter:
         since: the version of the domain from which on it holds, until the next higher ``since``.
         function: ``function(importer, *operands, **attributes)`` gives a result per output; what an importer offers
             and takes is said by the format.
+
+    Raises:
+        ValueError: the domain is no text, the operator has no name, the version isn't one, or the function is none.
     """
 
     domain: str
     operator: str
     since: int
     function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, str):
+            raise ValueError(f"converter of {self.operator!r}: expected a domain, '' or text, got {self.domain!r}")
+        if not isinstance(self.operator, str) or not self.operator:
+            raise ValueError(f"converter: expected the name of an operator, got {self.operator!r}")
+        if not isinstance(self.since, int) or self.since < 1:
+            raise ValueError(f"converter of {self.operator!r}: expected since of 1 or more, got {self.since!r}")
+        if not callable(self.function):
+            raise ValueError(f"converter of {self.operator!r}: expected a function, got {self.function!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,10 @@ class Exporter:
     attributes: Callable[[Node], Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.op, str) or not isinstance(self.domain, str):
+            raise ValueError(f"exporter: expected the name of an op and a domain, got {self.op!r} and {self.domain!r}")
+        if self.attributes is not None and not callable(self.attributes):
+            raise ValueError(f"op {self.op!r}: expected a function as attributes, got {self.attributes!r}")
         if not isinstance(self.operator, str) or not self.operator:
             raise ValueError(f"op {self.op!r}: expected the name of an operator, got {self.operator!r}")
         if not isinstance(self.version, int) or self.version < 1:
@@ -87,7 +105,7 @@ class Format:
     """A file format: how models with a suffix are read and written.
 
     Attributes:
-        suffix: of its files, e.g. ``".onnx"``.
+        suffix: of its files in lower case, e.g. ``".onnx"``; files may have it in capitals.
         load: None where models are only written.
         save: None where models are only read.
         converts: ``load`` also gets ``converters=``, the sequence of Converters that plugins offer.
@@ -95,6 +113,9 @@ class Format:
         replaces: ``save`` gets ``overwrite=``, and its files appear complete or not at all, e.g. where several are.
             Without it ``save`` writes a file beside the user's, which takes that name when it is complete.
         refuses: why ``load`` can't use a Converter that a plugin offers, or None; the plugin is set aside.
+
+    Raises:
+        ValueError: the suffix can't be that of a file, or there is neither ``load`` nor ``save``.
     """
 
     suffix: str
@@ -105,6 +126,15 @@ class Format:
     replaces: bool = False
     refuses: Callable[[Converter], str | None] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.suffix, str) or not re.fullmatch(r"\.[^./\\\sA-Z]+", self.suffix):
+            raise ValueError(f"suffix of a format: expected lower case with one dot, as '.onnx', got {self.suffix!r}")
+        if self.load is None and self.save is None:
+            raise ValueError(f"format {self.suffix!r}: expected load, save or both, got neither")
+        for name, function in (("load", self.load), ("save", self.save), ("refuses", self.refuses)):
+            if function is not None and not callable(function):
+                raise ValueError(f"format {self.suffix!r}: expected a function as {name}, got {function!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -114,11 +144,19 @@ class Named:
         name: as users type it; unique among those of the hook.
         value: what it stands for, or a class of which one is made.
         plugin: who offers it; filled in when plugins are loaded.
+
+    Raises:
+        ValueError: users couldn't type the name.
     """
 
     name: str
     value: Any
     plugin: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[^\s:,=]+", self.name):
+            expected = "text without spaces, colons, commas and equals signs, which come before settings"
+            raise ValueError(f"the name of what is offered: expected {expected}, got {self.name!r}")
 
 
 @hookspec

@@ -1,5 +1,7 @@
 """What plugins offer is gathered once, conflicts name both sides, and a plugin that fails stops nobody else."""
 
+import json
+import re
 import sys
 from types import ModuleType
 
@@ -9,7 +11,7 @@ import dataflow as df
 from dataflow.ir.kernel import Kernel, OperandSpec
 from dataflow.passes.pipeline import Pass
 from dataflow.plugin.device import Device
-from dataflow.plugin.hookspecs import Converter, Named, hookimpl
+from dataflow.plugin.hookspecs import Converter, Exporter, Format, Named, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing import check_plugin
 
@@ -136,11 +138,11 @@ def test_a_device_that_can_not_be_described_sets_its_plugin_aside():
         (lamp(name="a:b"), "a device has the name 'a:b'; expected a word without colons"),
         (lamp(ordinal=-1), "device 'lamp' has the ordinal -1; expected 0 or more"),
         (lamp(role="last"), "device 'lamp' has the role 'last'; there are: accelerator, host, reference"),
-        (lamp(unavailable=property(raising)), "OSError: gone"),
+        (lamp(unavailable=property(raising)), r"OSError: gone \(test_registry.py:\d+\)"),
         (lamp(kernels=lambda self: ["relu"]), "TypeError: expected Kernel records, got str"),
         (lamp(kernels=lambda self: 1), "TypeError: 'int' object is not iterable"),
     ):
-        assert problem("bad", dataflow_devices=lambda device=device: [device])[1].endswith(text)
+        assert re.search(text, problem("bad", dataflow_devices=lambda device=device: [device])[1])
 
 
 def test_whatever_a_plugin_raises_stops_only_itself():
@@ -153,8 +155,9 @@ def test_whatever_a_plugin_raises_stops_only_itself():
     def strange():
         raise Strange("odd")
 
-    assert problem("bad", dataflow_ops=leaving)[1] == "dataflow_ops: SystemExit: no license"
-    assert problem("bad", dataflow_devices=strange)[1] == "dataflow_devices: Strange: odd"
+    left, odd = problem("bad", dataflow_ops=leaving)[1], problem("bad", dataflow_devices=strange)[1]
+    assert re.fullmatch(r"dataflow_ops: SystemExit: no license \(test_registry.py:\d+\)", left)
+    assert re.fullmatch(r"dataflow_devices: Strange: odd \(test_registry.py:\d+\)", odd)
 
     def interrupted():
         raise KeyboardInterrupt
@@ -175,7 +178,7 @@ def test_a_plugin_that_fails_is_set_aside_with_all_that_it_offered():
         raise RuntimeError("no license")
 
     registry, text = problem("bad", dataflow_ops=lambda: [shine("dim")], dataflow_formats=failing)
-    assert text == "dataflow_formats: RuntimeError: no license"
+    assert text.startswith("dataflow_formats: RuntimeError: no license (test_registry.py:")
     assert "dim" not in registry.ops
 
 
@@ -185,7 +188,7 @@ def test_a_device_whose_kernels_fail_is_set_aside():
             raise RuntimeError("it is off")
 
     registry, text = problem("bad", dataflow_devices=lambda: [Broken()])
-    assert text == "kernels of the device lamp: RuntimeError: it is off"
+    assert text.startswith("kernels of the device lamp: RuntimeError: it is off (test_registry.py:")
     assert "lamp" not in registry.devices
 
 
@@ -207,8 +210,39 @@ def test_a_hook_that_is_none_or_takes_what_it_does_not_get_sets_its_plugin_aside
     assert "'int' object is not iterable" in problem("bad", dataflow_ops=lambda: 1)[1]
 
 
-def test_a_hook_may_give_nothing():
-    assert load([plugin("quiet", dataflow_ops=lambda: None)]).plugins[-1].problem is None
+def test_a_hook_may_give_nothing_and_says_so():
+    assert load([plugin("quiet", dataflow_ops=lambda: ())]).plugins[-1].problem is None
+    expected = "dataflow_ops: TypeError: returned None; expected a list of AnyOp records, [] for nothing"
+    assert problem("bad", dataflow_ops=lambda: None)[1] == expected  # without a return
+    text = "dataflow_kernels: TypeError: returned None; expected a list of Kernel records, [] for nothing"
+    assert problem("bad", dataflow_kernels=lambda device: None)[1] == text
+
+
+def test_what_python_notices_is_said_with_the_line_of_the_plugin():
+    line = re.search(r"\(([^()]*)\)$", problem("bad", dataflow_ops=lambda: json.loads("{"))[1])[1]
+    assert re.fullmatch(r"test_registry.py:\d+", line)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Format("jml", print, None), "expected lower case with one dot, as '.onnx', got 'jml'"),
+        (lambda: Format(".JML", print, None), "expected lower case with one dot, as '.onnx', got '.JML'"),
+        (lambda: Format(".jml", None, None), "format '.jml': expected load, save or both, got neither"),
+        (lambda: Format(".jml", 3, None), "format '.jml': expected a function as load, got 3"),
+        (lambda: Named("", 3), "expected text without spaces, .*, got ''"),
+        (lambda: Named("a b:c=1", 4), "expected text without spaces, .*, got 'a b:c=1'"),
+        (lambda: Converter("org.example", "", 1, print), "expected the name of an operator, got ''"),
+        (lambda: Converter("org.example", "A", 0, print), "converter of 'A': expected since of 1 or more, got 0"),
+        (lambda: Converter("org.example", "A", 1, 2), "converter of 'A': expected a function, got 2"),
+        (lambda: Converter(None, "A", 1, print), "converter of 'A': expected a domain, '' or text, got None"),
+        (lambda: Exporter("a", "org.example", "A", 1, 2), "op 'a': expected a function as attributes, got 2"),
+        (lambda: Exporter(None, "org.example", "A"), "expected the name of an op and a domain, got None"),
+    ],
+)
+def test_a_record_that_nobody_could_use_is_refused(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
 
 
 def test_what_a_plugin_offers_is_known_by_hook():
