@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
-from ..errors import InputError, ModelError
+import numpy as np
+
+from ..errors import InputError, ModelError, PluginError, blamed
 from ..execute.arguments import named_inputs
 from ..execute.execution import Execution
 from ..host import checks
@@ -24,7 +26,7 @@ from .data.reading import as_in_training
 from .graphs import Draws
 from .interrupts import InterruptsHeld
 from .losses.loss import LABELS
-from .metrics import RunningMean, figures
+from .metrics import Gathered, RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parameters import left_out
@@ -136,7 +138,7 @@ class Evaluator:
                 count(means, terms)
                 for name, metric in gathered.items():
                     metric.update(*_values(terms, name))
-        found: dict[str, Any] = figures(means) | {name: metric.result() for name, metric in gathered.items()}
+        found: dict[str, Any] = figures(means) | {name: _result(name, metric) for name, metric in gathered.items()}
         if self.objective.factors:  # of all samples, whatever the batches: labels may not count
             known = {name: means[name].mean for name in self.objective.factors if means[name].sums[1]}
             found["loss"] = sum(self.objective.factors[name] * mean for name, mean in known.items())
@@ -320,4 +322,20 @@ def _values(terms: Mapping[str, Array], name: str) -> list[Array]:
     found: list[Array] = []
     while (key := f"{name}:{len(found)}") in terms:
         found.append(terms[key])
+    return found
+
+
+def _result(name: str, metric: Gathered) -> Any:
+    """The figure of a metric.
+
+    Raises:
+        PluginError: it is neither a number nor an array of numbers.
+    """
+    with blamed(f"metric {name!r}: result()"):
+        found = metric.result()
+        kind = np.asarray(found).dtype.kind
+    if kind not in "biuf":
+        raise PluginError(
+            f"metric {name!r}: result() gave {checks.shown(found)}; expected a number or an array of some"
+        )
     return found

@@ -204,7 +204,12 @@ class Fit:
             _log.warning("epoch %d: the loss is nan, for no label counts: all are ignored, or have weight 0", epoch)
         if self.validation is not None:
             found = self.trainer.validate(self.validation, self.batch_size)
-            row |= {f"val_{name}": figure for name, figure in found.items() if np.ndim(figure) == 0}
+            arrays = [name for name, figure in found.items() if np.ndim(figure)]
+            if arrays and not self.history.epochs:
+                _log.warning(
+                    "%s: an array, which the history of fit doesn't keep; evaluate gives it", ", ".join(arrays)
+                )
+            row |= {f"val_{name}": figure for name, figure in found.items() if name not in arrays}
         rule = self.early_stop
         better = rule is not None and rule.better(rule.figure(row), self.best)
         weights = self._weights() if rule is not None and better and rule.restore_best else {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import InputError
+from ..errors import DataflowError, InputError
 from ..host import checks
 from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
@@ -152,6 +152,10 @@ def _call(what: str, make: Any, settings: Mapping[str, Any]) -> Any:
         return make(**settings)
     except TypeError as error:
         raise InputError(f"{what} can't be made with {dict(settings)}: {_misfit(make, settings) or error}") from error
+    except DataflowError:
+        raise
+    except Exception as error:  # anybody's code
+        raise InputError(f"{what} can't be made with {dict(settings)}: {type(error).__name__}: {error}") from error
 
 
 def _misfit(make: Any, settings: Mapping[str, Any]) -> str | None:

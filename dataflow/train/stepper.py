@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, blamed
 from ..host import checks
 from ..ir.types import Array
 from .data.batch import Batch, as_array
@@ -301,7 +301,9 @@ class Stepper(LogicalBatch):
 
     def _factor(self) -> float:
         """What the schedule says of the next step; raises InputError where that is no number."""
-        factor = self.schedule(self.steps)
+        name = getattr(self.schedule, "__qualname__", type(self.schedule).__name__)
+        with blamed(f"the schedule {name} after {self.steps} optimizer steps"):
+            factor = self.schedule(self.steps)
         try:
             found = float("no number" if isinstance(factor, str) or np.iscomplexobj(factor) else factor)
         except (TypeError, ValueError):

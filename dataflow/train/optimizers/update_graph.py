@@ -93,6 +93,13 @@ def add_updates(
                 f"optimizer {type(kind.rule).__name__}: build() gave {gave} for {name!r}; expected a tuple of the new "
                 f"parameter and {len(own)} slots"
             )
+        for what, held_as, new in zip(("parameter", *updates.slots[name]), (changed, *own), results, strict=False):
+            if not isinstance(new, Value) or new.type != held_as.type:
+                gave = str(new.type) if isinstance(new, Value) else repr(new)
+                raise PluginError(
+                    f"optimizer {type(kind.rule).__name__}: build() gave {gave} for {name!r} as the new {what}; "
+                    f"expected {held_as.type}"
+                )
         if narrow:
             results = (ops.cast(results[0], to=before[name].type.dtype), *results[1:], results[0])
         builder.state(name, before[name], results[0])
