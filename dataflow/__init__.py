@@ -119,6 +119,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"dataflow.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"dataflow.{_NAMES[name]}"), name)
+    if name == "__all__":  # for import *, which asks for it
+        here = [key for key, one in globals().items() if str(getattr(one, "__module__", "")).startswith("dataflow")]
+        return [*(key for key in here if key[0] != "_" and key != "install_operators"), *_MODULES, *_NAMES]
     raise AttributeError(f"module 'dataflow' has no attribute {name!r}")
 
 

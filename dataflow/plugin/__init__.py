@@ -143,6 +143,8 @@ _NAMES = {
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(f"dataflow.{_NAMES[name]}"), name)
+    if name == "__all__":  # for import *, which asks for it
+        return [*_NAMES]
     raise AttributeError(f"module 'dataflow.plugin' has no attribute {name!r}")
 
 

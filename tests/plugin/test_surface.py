@@ -21,6 +21,16 @@ def test_every_name_is_there(name):
     assert name in dir(plugin)
 
 
+def test_import_star_gives_the_names():
+    found = {}
+    exec("from dataflow.plugin import *", found)
+    assert {*found} - {"__builtins__"} == {*plugin._NAMES}
+    found = {}
+    exec("from dataflow import *", found)
+    assert {*found} >= {*df._NAMES, *df._MODULES, "GraphBuilder", "Graph", "Op", "float32", "InputError", "get_include"}
+    assert not {"importlib", "Any", "install_operators", "errors", "plugin"} & {*found}
+
+
 def test_another_name_is_not():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = plugin.nothing
