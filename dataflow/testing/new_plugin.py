@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ def new_plugin(folder: str | Path, name: str, kind: str, language: str = "python
     folder = Path(folder)
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         raise InputError(f"{name!r} is no name for a plugin: expected lower case letters, digits and _, e.g. swish")
-    taken = _taken(name, kind)
+    taken = _taken(name, kind, language)
     if taken:
         raise InputError(f"{name!r} is no name for a plugin: it is {taken}; choose another one, e.g. my_{name}")
     if (kind, language) not in _SUMMARIES:
@@ -64,13 +65,27 @@ def new_plugin(folder: str | Path, name: str, kind: str, language: str = "python
     return written
 
 
-def _taken(name: str, kind: str) -> str:
+def _taken(name: str, kind: str, language: str) -> str:
     """What a name is already; empty where it is free."""
     if keyword.iskeyword(name):
         return "a keyword of Python"
     if any(plugin.own and plugin.name == name for plugin in default_registry().plugins):
         return "a plugin of dataflow"
-    return "an op of dataflow" if kind == "op" and any(op.name == name for op in own.ALL) else ""
+    if kind == "op" and any(op.name == name for op in own.ALL):
+        return "an op of dataflow"
+    return "a name that its own code uses for something else" if name in _identifiers(kind, language) else ""
+
+
+def _identifiers(kind: str, language: str) -> set[str]:
+    """All names that the code of a new op in Python uses, whose variable has the op's name; others have none."""
+    if kind != "op" or (kind, language) not in _SUMMARIES:
+        return set()
+    found: set[str] = set()
+    for target, text in _files("_", kind, language).items():
+        for node in ast.walk(ast.parse(text)) if target.endswith(".py") else ():
+            names = (getattr(node, field, None) for field in ("id", "arg", "name", "asname", "module"))
+            found.update(word for name in names if isinstance(name, str) for word in name.split("."))
+    return found
 
 
 def _files(name: str, kind: str, language: str) -> dict[str, str]:

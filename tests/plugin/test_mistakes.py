@@ -625,6 +625,10 @@ def test_a_kernel_that_replaces_what_the_reference_defines():
     [
         ("class", "op", "a keyword of Python"),
         ("relu", "op", "an op of dataflow"),
+        ("hookimpl", "op", "a name that its own code uses for something else; choose another one, e.g. my_hookimpl"),
+        ("ops", "op", "a name that its own code uses"),
+        ("np", "op", "a name that its own code uses"),
+        ("shape", "op", "a name that its own code uses"),
         ("numpy", "device", "a plugin of dataflow"),
         ("onnx", "converter", "a plugin of dataflow"),
     ],
