@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .errors import InputError, PluginError
+from .errors import InputError, ModelError, PluginError, blamed
 from .host import checks
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
 from .model import Model
+from .plugin.hookspecs import Format, Save
 from .plugin.registry import Registry, registry_of
 
 _numbers = itertools.count()  # of files that are being written
@@ -42,9 +46,11 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
             account.require(Path(path).stat().st_size, f"{path}, which is read whole")
         if form.converts:
             options["converters"] = registry.converters
-        model = collection_paused(lambda: form.load(str(path), **options))
+        with _named("load", path, form, options):
+            model = collection_paused(functools.partial(form.load, str(path), **options))
     if not isinstance(model, Model):
-        raise PluginError(f"{path}: the plugin that reads {form.suffix} files gave {type(model).__name__}, not a Model")
+        gave = f"load of the plugin {form.plugin} gave {type(model).__name__}"
+        raise PluginError(f"{path}: {gave}; expected a Model of {form.suffix} files")
     return model
 
 
@@ -64,23 +70,53 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
     checks.instance("model", model, Model)
     registry = registry_of(registry)
     form = _written(path, registry)
+    write: Save = form.save  # type: ignore[assignment] # it has one
     if form.exports:
         options["exporters"] = registry.exporters
     if form.replaces:
-        form.save(model, str(path), overwrite=overwrite, **options)
+        with _named("save", path, form, options):
+            write(model, str(path), overwrite=overwrite, **options)
+        if not os.path.lexists(path):
+            raise PluginError(f"{path}: save of the plugin {form.plugin} wrote no file; expected one of this name")
         return
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
     unfinished = target.with_name(f".{os.getpid()}.{next(_numbers)}{target.suffix}")
     try:
-        form.save(model, str(unfinished), **options)
-        unfinished.replace(target)
-    except OSError as error:
-        raise InputError(f"{path}: can't be written: {error.strerror or error}") from error
+        with _named("save", path, form, options):
+            write(model, str(unfinished), **options)
+            if target.parent.is_dir() and not os.path.lexists(unfinished):
+                expected = f"expected one at the path that it is given, {unfinished.name}"
+                raise PluginError(f"{path}: save of the plugin {form.plugin} wrote no file; {expected}")
+            unfinished.replace(target)
     finally:
         with contextlib.suppress(OSError, ValueError):  # the reason why it is still there counts
             unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _named(function: Literal["load", "save"], path: str, form: Format, options: Mapping[str, Any]) -> Iterator[None]:
+    """Names the file and the plugin in what reading or writing raises beside this project's errors.
+
+    Raises:
+        ModelError: the file can't be read.
+        InputError: it can't be written, or the format has no such option.
+        PluginError: the plugin's code fails.
+    """
+    whose = f"{path}: {function} of the plugin {form.plugin}"
+    try:
+        with blamed(whose):
+            try:
+                yield
+            except OSError as error:
+                kind, done = (ModelError, "read") if function == "load" else (InputError, "written")
+                raise kind(f"{path}: can't be {done}: {error.strerror or error}") from error
+    except PluginError as error:
+        found = re.search(r"unexpected keyword argument '(\w+)'$", str(error))
+        if found is None or found[1] not in options:
+            raise
+        raise InputError(f"{path}: {function} of {form.suffix} files has no option {found[1]!r}") from error
 
 
 def check_target(path: str, *, registry: Registry | None = None) -> None:
@@ -97,7 +133,7 @@ def check_target(path: str, *, registry: Registry | None = None) -> None:
         raise InputError(f"{path}: the folder {folder} can't be written")
 
 
-def _written(path: str, registry: Registry) -> Any:
+def _written(path: str, registry: Registry) -> Format:
     """The format that writes a file; raises InputError where none does."""
     form = _format(path, registry)
     if form.save is None:
@@ -105,7 +141,7 @@ def _written(path: str, registry: Registry) -> Any:
     return form
 
 
-def _format(path: str, registry: Registry) -> Any:
+def _format(path: str, registry: Registry) -> Format:
     path = checks.path("path", path)
     suffix = Path(path).suffix.lower()
     if suffix not in registry.formats:

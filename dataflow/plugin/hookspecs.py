@@ -113,6 +113,7 @@ class Format:
         replaces: ``save`` gets ``overwrite=``, and its files appear complete or not at all, e.g. where several are.
             Without it ``save`` writes a file beside the user's, which takes that name when it is complete.
         refuses: why ``load`` can't use a Converter that a plugin offers, or None; the plugin is set aside.
+        plugin: who offers it; filled in when plugins are loaded.
 
     Raises:
         ValueError: the suffix can't be that of a file, or there is neither ``load`` nor ``save``.
@@ -125,6 +126,7 @@ class Format:
     exports: bool = False
     replaces: bool = False
     refuses: Callable[[Converter], str | None] | None = None
+    plugin: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.suffix, str) or not re.fullmatch(r"\.[^./\\\sA-Z]+", self.suffix):

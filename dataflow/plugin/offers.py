@@ -75,10 +75,10 @@ class Offers:
             self._check_definitions()
 
     def by_key(self, hook: str) -> dict[str, Any]:
-        """The records of a hook by what they are known by; named ones say who offers them."""
+        """The records of a hook by what they are known by; named ones and formats say who offers them."""
         _, kind, key = UNIQUE[hook]
         found = self._live(hook)
-        if kind is Named:
+        if kind in (Named, Format):
             return {key(record): dataclasses.replace(record, plugin=name) for name, record in found}
         return {key(record): record for _, record in found}
 

@@ -13,6 +13,7 @@ from ..train.losses import Loss
 from ..train.metrics import Gathered, Metric
 from ..train.names import CORE, Names
 from .conformance import run_tasks, tasks_of
+from .files import file_tasks
 from .freshness import freshness_task
 from .operations import op_tasks
 from .outcome import Outcome, Report, Task, selected
@@ -28,7 +29,8 @@ def check_plugin(
     Its devices run all samples, its kernels those of their ops, and its samples run on all devices. Of its ops the
     gradients are compared with central differences, and decompositions with kernels of the reference. Where it has
     passes, all samples run through them on the device for the host. What it offers by name is made. Its libraries are
-    newer than their sources. Formats and converters need files, which only the author has.
+    newer than their sources. Its formats write and read a small model, its exporters are for ops that there are.
+    Converters need files, which only the author has.
 
     Args:
         plugin: its name.
@@ -97,7 +99,7 @@ def plugin_tasks(plugin: str, registry: Registry | None = None) -> list[Task]:
         host = [*registry.of_role("host"), *registry.of_role("reference")][0]
         found += tasks_of(host, registry=registry, complete=False, variants=["plain"])
     found += op_tasks(plugin, samples, registry)
-    return [*found, *_offered_tasks(plugin, offered, registry)]
+    return [*found, *_offered_tasks(plugin, offered, registry), *file_tasks(plugin, offered, registry)]
 
 
 def _kernel_tasks(device: str, plugin: str, registry: Registry) -> list[Task]:

@@ -14,7 +14,7 @@ from onnx import helper
 
 import dataflow as df
 import dataflow_onnx
-from dataflow.errors import GradientError, InputError, PluginError
+from dataflow.errors import GradientError, InputError, ModelError, PluginError
 from dataflow.plugin import (
     Converter,
     Format,
@@ -523,21 +523,47 @@ def test_a_file_of_a_plugins_format_appears_complete_or_not_at_all(tmp_path):
 
     registry = load([plugin(dataflow_formats=lambda: [Format(".half", lambda path, **options: None, write)])])
     model, path = model_of(df.ops.relu, (3,)), tmp_path / "m.half"
-    with pytest.raises(ValueError, match="no more"):
+    with pytest.raises(PluginError, match=r"m.half: save of the plugin mine failed: ValueError: no more"):
         df.save(model, path, registry=registry, fails=True)
     assert [*tmp_path.iterdir()] == []
     df.save(model, path, registry=registry)
     with pytest.raises(InputError, match="exists already; give overwrite=True"):
         df.save(model, path, registry=registry)
-    with pytest.raises(ValueError, match="no more"):
+    with pytest.raises(PluginError, match="no more"):
         df.save(model, path, registry=registry, overwrite=True, fails=True)
     assert path.read_text() == "half and half"
     df.save(model, path, registry=registry, overwrite=True)
     with pytest.raises(InputError, match=r"nowhere.*can't be written: No such file"):
         df.save(model, tmp_path / "nowhere" / "m.half", registry=registry)
     assert [*tmp_path.iterdir()] == [path]
-    with pytest.raises(PluginError, match=r"the plugin that reads .half files gave NoneType, not a Model"):
+    with pytest.raises(
+        PluginError, match=r"m.half: load of the plugin mine gave NoneType; expected a Model of .half files"
+    ):
         df.load(path, registry=registry)
+
+
+def test_a_format_that_fails_is_named_with_the_file(tmp_path):
+    def read(path, *, scale=1):
+        if scale == 2:
+            raise KeyError("scale")
+        return Path(path).read_text()
+
+    registry = load([plugin(dataflow_formats=lambda: [Format(".odd", read, lambda model, path: None)])])
+    path = tmp_path / "m.odd"
+    for replaces in (False, True):
+        form = Format(".odd", read, lambda model, path, **options: None, replaces=replaces)
+        with pytest.raises(PluginError, match=r"m.odd: save of the plugin mine wrote no file; expected one"):
+            save = functools.partial(df.save, model_of(df.ops.relu, (3,)), path)
+            save(registry=load([plugin(dataflow_formats=lambda form=form: [form])]))
+    with pytest.raises(ModelError, match=r"m.odd: can't be read: No such file or directory"):
+        df.load(path, registry=registry)
+    path.touch()
+    with pytest.raises(PluginError, match=r"m.odd: load of the plugin mine failed: KeyError: 'scale'"):
+        df.load(path, registry=registry, scale=2)
+    with pytest.raises(InputError, match=r"m.odd: load of .odd files has no option 'scall'"):
+        df.load(path, registry=registry, scall=2)
+    with pytest.raises(InputError, match=r"m.odd: save of .odd files has no option 'scall'"):
+        df.save(model_of(df.ops.relu, (3,)), path, registry=registry, overwrite=True, scall=2)
 
 
 @pytest.mark.parametrize("flag", ["elementwise", "reduction"])

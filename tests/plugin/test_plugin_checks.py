@@ -1,16 +1,24 @@
 """What the kit finds in a plugin beside its kernels: gradients, decompositions, libraries that are old."""
 
+import dataclasses
+import importlib
 import os
+import re
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plugin import Kernel, OperandSpec, PythonDevice, hookimpl
+from dataflow.plugin import Exporter, Kernel, OperandSpec, PythonDevice, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing import Operand, Sample, check_device, check_plugin
 from dataflow.testing.freshness import stale_library
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples/file_format"))
+dataflow_mlp = importlib.import_module("dataflow_mlp")
 
 
 def swish(**declared):
@@ -28,6 +36,62 @@ def checked(op, *, kernel=True, differentiated=(0,)):
     found = list(check_plugin("mine", registry=load([module])))
     assert any(outcome.status == "passed" for outcome in found)
     return {outcome.variant: outcome.text for outcome in found if outcome.status in ("failed", "untested")}
+
+
+def said(**hooks):
+    """What is said of the files of a plugin, by name."""
+    module = ModuleType("mine")
+    for hook, records in hooks.items():
+        setattr(module, hook, hookimpl(lambda records=records: records))
+    found = check_plugin("mine", registry=load([module]))
+    return {o.sample: (o.status, o.text) for o in found if o.variant == "file"}
+
+
+def test_a_format_that_keeps_a_model_passes():
+    assert said(dataflow_formats=dataflow_mlp.dataflow_formats()) == {"format .mlp": ("passed", "")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "text"),
+    [
+        ({"load": lambda: None}, "failed", r"load can't be called as load\(path, \*\*options\): too many positional"),
+        (
+            {"converts": True, "load": lambda path: None},
+            "failed",
+            r"load\(path, converters=converters, .*unexpected key",
+        ),
+        ({"save": lambda model: None}, "failed", r"save can't be called as save\(model, path, .*too many positional"),
+        ({"save": lambda model, path: None}, "failed", "wrote no file"),
+        ({"load": lambda path: 1 / 0}, "failed", "small.mlp: load of the plugin mine failed: ZeroDivisionError"),
+        ({"load": lambda path: 5}, "failed", "load of the plugin mine gave int; expected a Model"),
+        ({"load": lambda path: zeros(path)}, "failed", "gives something else after it was written and read"),
+        ({"save": lambda model, path: refuse()}, "not claimed", "a small model of two layers: no such layers"),
+        ({"save": None}, "passed", ""),
+    ],
+)
+def test_a_format_that_can_not_be_used_is_caught(changed, status, text):
+    (form,) = dataflow_mlp.dataflow_formats()
+    (found,) = said(dataflow_formats=[dataclasses.replace(form, **changed)]).values()
+    assert found[0] == status
+    assert re.search(text, found[1]), found[1]
+
+
+def zeros(path):
+    model = dataflow_mlp.load(path)
+    for parameter in model.parameters.values():
+        parameter.set(0 * parameter.array)
+    return model
+
+
+def refuse():
+    raise df.InputError("no such layers")
+
+
+def test_an_exporter_of_an_op_that_nobody_declares_is_caught():
+    found = said(onnx_exporters=[Exporter("minne", "org.mine", "Mine"), Exporter("mine", "org.mine", "Mine")],
+                 dataflow_ops=[swish(decompose=composed)])  # fmt: skip
+    assert found["exporter minne"] == ("failed", "it is for an op that nobody declares; near: mine")
+    assert found["exporter mine"] == ("passed", "")
 
 
 def composed(x):
