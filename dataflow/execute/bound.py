@@ -10,7 +10,7 @@ import numpy as np
 
 from .._runtime import ffi, lib
 from ..cdevice.host_memory import address_of, array_at
-from ..errors import Cancelled, DeviceError, OutOfMemoryError
+from ..errors import Cancelled, DeviceError, OutOfMemoryError, PluginError
 from ..host import limits
 from ..ir.kernel import HOST
 from ..ir.plan import Item, Plan, Segment, Wait
@@ -238,6 +238,10 @@ class Bound:
         except DeviceError as error:
             self._devices.failed = str(error)
             raise
+        except Cancelled as error:
+            if self._cancel[0]:
+                raise
+            raise PluginError(f"{error}: a kernel says that the run was cancelled, which nobody did") from error
 
     def cancel(self) -> None:
         """Makes the run that is in progress end with Cancelled; from any thread."""

@@ -14,7 +14,7 @@ from onnx import helper
 
 import dataflow as df
 import dataflow_onnx
-from dataflow.errors import GradientError, InputError, ModelError, PluginError
+from dataflow.errors import Cancelled, GradientError, InputError, ModelError, PluginError
 from dataflow.plugin import (
     Converter,
     Format,
@@ -118,6 +118,15 @@ def test_ctrl_c_in_a_python_kernel_stays_what_it_is():
     op = Op("tripled", ("x",), lambda x: x)
     with pytest.raises(KeyboardInterrupt):
         df.Session(model_of(op, (3,)), registry=with_op(op, interrupted)).run(np.ones(3, np.float32))
+
+
+def test_a_kernel_that_says_it_was_cancelled_is_not_taken_for_ctrl_c():
+    def cancelled(at, x):
+        raise Cancelled("enough")
+
+    op = Op("tripled", ("x",), lambda x: x)
+    with pytest.raises(PluginError, match=r"tripled.*: enough: a kernel says that the run was cancelled, which nobody"):
+        df.Session(model_of(op, (3,)), registry=with_op(op, cancelled)).run(np.ones(3, np.float32))
 
 
 def test_a_gradient_rule_that_leaves_the_process():
