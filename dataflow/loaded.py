@@ -54,7 +54,7 @@ class Loaded:
         cap: the most runs of one program at one time.
         form: of inputs and values that it was made for alone; empty: it is for all.
         lengths: of outputs that are sequences, or None of those that are absent, where it was made for some inputs.
-        interpreter: runs the model where data decide about iterations, or None.
+        interpreter: runs the model where data decide about iterations, or ever new forms come, or None.
         keys: by which random nodes without a seed draw; None: there are none, whatever comes in.
 
     Attributes:
@@ -83,9 +83,8 @@ class Loaded:
         level = len(form[1]) if len(form) > 1 and isinstance(form[1], tuple) else 0
         kind: tuple[Hashable, ...] = ("run", "known", level) if level else ("run",)
         self._runs = GraphRuns(self._drawing(graph), engine, judge, cap, kind, form)
-        if engine.state is not None:  # a run that is refused halfway would have to give it back
-            interpreter = None
-        self._interpreted = None if interpreter is None else Interpreted(interpreter, self._subgraph)
+        # Of a session with state, a run that is refused halfway would have to give it back.
+        self._interpreted = Interpreted(interpreter if engine.state is None else None, self._subgraph)
         self._special: SpecialForms[Loaded | Wanted] = SpecialForms()  # the latter: what must be known first
         self._named_types: Mapping[str, Given] = {value.name: value.type for value in graph.inputs}
         listed = any(value.name in self.forms for value in graph.inputs)
@@ -118,10 +117,9 @@ class Loaded:
             InputError: the model takes no such inputs, or a kernel refuses their data.
             KeyboardInterrupt: Ctrl-C.
         """
-        if self._interpreted is not None and self._interpreted.is_needed:
-            found = self._interpreted.run(arguments, outputs, out)
-            if found is not None:
-                return found
+        found = self._interpreted.run(arguments, outputs, out)
+        if found is not None:
+            return found
         keyed = self.keyed(arguments)
         if self._special and self.engine.state is None:  # a wrong guess would change what the next run finds
             found = self._run_guessed(keyed, outputs, out)
@@ -168,10 +166,9 @@ class Loaded:
             given: for each input.
             names: of outputs.
         """
-        if self._interpreted is not None and self._interpreted.is_needed:
-            found = self._interpreted.run(given, names)
-            if found is not None:
-                return found
+        found = self._interpreted.run(given, names)
+        if found is not None:
+            return found
         arguments = self.keyed(flattened(given))
 
         def use(made: Loaded) -> dict[str, Any]:
@@ -261,7 +258,7 @@ class Loaded:
         Raises:
             InputError: the model is nothing for these inputs either.
         """
-        shapes, state = shapes_of(types) if shapes is None else shapes, self.engine.state
+        shapes, state, fresh = shapes_of(types) if shapes is None else shapes, self.engine.state, set[Hashable]()
         kept = () if state is None else state.state.pairs.values()
 
         def make(values: Mapping[str, Array], known: Hashable) -> Loaded | Wanted:
@@ -273,6 +270,7 @@ class Loaded:
                     return made
                 if shapes is NAMED and not values and self._deferred is None:
                     raise InputError("no data decide which nodes there are")  # it is the graph that couldn't be bound
+                fresh.add(known)
                 return self._made(made, form)
 
             return self._special.made(form, cause, what)
@@ -280,8 +278,7 @@ class Loaded:
         def compute(wanted: Wanted, known: Hashable) -> Array:
             if not has_data:
                 raise NoPlan(f"{wanted.why}: it depends on data, so there is no plan before it runs")
-            if wanted.repeats and self._interpreted is not None and not self._interpreted.is_needed:
-                self._interpreted.is_needed = True
+            if wanted.repeats and self._interpreted.comes_to_be_needed():
                 raise _Repeats
             given = given_value(wanted, arguments, kept)
             if given is not None:
@@ -294,6 +291,7 @@ class Loaded:
         made = with_wanted(make, compute)
         if has_data:
             self._special.came(*made._form)  # type: ignore[arg-type]
+            self._interpreted.form_came(made._form[1], is_new=made._form[1] in fresh)
         return made
 
     def _run_guessed(
@@ -311,6 +309,7 @@ class Loaded:
             return None
         guessed = {key[0]: key for key in values if key[0] not in arguments}
         try:
+            self._interpreted.form_came(values, is_new=False)
             if not guessed:
                 return special._runs.run(arguments, outputs, out)
             names = list(special.graph.outputs) if outputs is None else list(checks.texts("outputs", outputs))

@@ -161,7 +161,7 @@ def model(text, **stored):
 
 
 def interprets(session):
-    return session._loaded()._interpreted is not None and session._loaded()._interpreted.is_needed
+    return session._loaded()._interpreted.is_needed
 
 
 def check(data, several, devices=("cpu", "numpy"), interpreted=True):
@@ -248,6 +248,52 @@ rows (float[T, 3] x) => (float[U, 3] y, int64 length) {{
     )
     check(model(text), [{"x": RNG.standard_normal((n, 3), np.float32)} for n in (6, 9, 4)], devices=["cpu"])
     assert set(names) == {"some"}
+
+
+def branches(count):
+    """One after another, each of which doubles a vector or negates it, as an entry of ``x`` says."""
+    body = "".join(
+        f"""i{k} = Constant <value_int = {k}> ()  v{k} = Gather (x, i{k})  c{k} = Greater (v{k}, zero)
+        y{k + 1} = If (c{k}) <then_branch = t{k} () => (float[A{k}] r{k}) {{ r{k} = Concat <axis = 0> (y{k}, x) }},
+        else_branch = e{k} () => (float[B{k}] s{k}) {{ s{k} = Neg (y{k}) }}> """
+        for k in range(count)
+    )
+    last = f"y = Identity (y{count})"
+    first = "zero = Constant <value_float = 0.0> () y0 = Exp (x)"
+    return f"{HEADER} g (float[8] x) => (float[M] y) {{ {first} {body} {last} }}"
+
+
+def all_combinations(session):
+    """Runs all combinations of six branches beside onnxruntime; gives how often the file was converted."""
+    peer = onnxruntime.InferenceSession(model(branches(6)))
+    loaded, converted = session._loaded(), []
+    convert = loaded._convert
+    loaded._convert = lambda *given: converted.append(given) or convert(*given)
+    for index in np.random.default_rng(1).permutation(64):
+        x = np.array([1 if index >> k & 1 else -1 for k in range(8)], np.float32) * np.float32(0.3)
+        np.testing.assert_allclose(session.run(x)["y"], peer.run(None, {"x": x})[0], rtol=1e-6)
+    return len(converted)
+
+
+def test_branches_that_combine_again_and_again_are_decided_one_by_one():
+    session = df.Session(load_bytes(model(branches(6))), devices=["cpu"])
+    assert all_combinations(session) < 64  # 127 for all forms of it, and of more branches twice as many for each
+    assert session._loaded()._interpreted.is_cheaper
+    few = df.Session(load_bytes(model(branches(3))), devices=["cpu"])
+    for index in np.random.default_rng(1).permutation(8).tolist() * 3:
+        few.run(np.array([1 if index >> k & 1 else -1 for k in range(8)], np.float32))
+    assert not few._loaded()._interpreted.is_cheaper  # all forms of it are kept
+
+
+def test_a_form_runs_what_the_interpreter_refuses(monkeypatch):
+    session = df.Session(load_bytes(model(branches(6))), devices=["cpu"])
+
+    def refuse(*_):
+        raise df.InputError("not here")
+
+    monkeypatch.setattr(session._loaded()._interpreted._interpreter, "run", refuse)
+    all_combinations(session)
+    assert not session._loaded()._interpreted.is_needed
 
 
 def test_the_newest_weights_run():
