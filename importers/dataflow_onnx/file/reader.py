@@ -28,6 +28,7 @@ from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .scopes import NOTED
+from .sparse import SparseTensors, is_sparse_value
 from .value_types import DTYPE_OF, ValueType, declared_type, form_of, form_of_output, type_in_body, type_of_input
 from .wire import content_of, read_content
 
@@ -115,6 +116,11 @@ def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:
         raise ModelError(f"{path}: opset {version}: {error}") from None
 
 
+def make_dense(graph: GraphProto, folder: str) -> None:
+    """Gives a graph of a file in ``folder`` dense tensors instead of sparse ones."""
+    _Reader(str(Path(folder) / "model")).sparse.replace(graph)
+
+
 def external_bytes(proto: TensorProto, folder: str) -> bytes:
     """The data of a tensor that lies in another file of ``folder``, checked as when a model is read."""
     reader = _Reader(str(Path(folder) / "model"))
@@ -152,6 +158,7 @@ class _Reader:
         self.path = path
         self.external = ExternalData(Path(path).resolve().parent)
         self.aligned = AlignedTensors(0, 0)
+        self.sparse = SparseTensors(self.tensor)
 
     def fail(self, text: str) -> ModelError:
         return ModelError(f"{self.path}: {text}")
@@ -178,8 +185,11 @@ class _Reader:
             if name in initializers:
                 raise self.fail(f"{where} has two initializers called {name!r}")
             initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
-        if proto.sparse_initializer:
-            raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
+        for index, sparse in enumerate(proto.sparse_initializer):
+            name = self.name(f"sparse initializer {index} of {where}", sparse.values.name)
+            if name in initializers:
+                raise self.fail(f"{where} has two initializers called {name!r}")
+            initializers[name] = self.dense(sparse, f"initializer {name!r}")
         nodes = tuple([self.node(node, index) for index, node in enumerate(proto.node)])
         nodes = sort_nodes(nodes) if where == MAIN else nodes  # a body may read a name before it defines its own
         inputs: dict[str, TensorType | None] = {}
@@ -220,7 +230,10 @@ class _Reader:
             if type(key) is not str or key in attributes or given.ref_attr_name:
                 self.refuse_attribute(given, proto, index)
             plain = _PLAIN.get(kind)
-            attributes[key] = self.attribute(given, proto, index, kind) if plain is None else plain(given)
+            if plain is None:
+                attributes["value" if is_sparse_value(given) else key] = self.attribute(given, proto, index, kind)
+            else:
+                attributes[key] = plain(given)
         if not outputs:
             raise self.fail(f"{_label(proto, index)} has no outputs")
         return NodeRecord(op, domain, name, inputs, outputs, attributes, _noted_scope(proto))
@@ -237,6 +250,8 @@ class _Reader:
         where = _Attribute(proto, node, index)
         if kind == AttributeProto.TENSOR:
             return self.tensor(proto.t, where)
+        if is_sparse_value(proto):
+            return self.dense(proto.sparse_tensor, where)
         if kind == AttributeProto.GRAPH:
             return self.graph(proto.g, f"the body in {where}")
         if kind == AttributeProto.TYPE_PROTO:
@@ -273,6 +288,13 @@ class _Reader:
         except Exception as error:  # whatever the decoder of typed fields finds wrong
             raise self.fail(f"{where}: its data can't be decoded as {dtype}{list(shape)}: {error}") from None
         return self.shaped(np.asarray(array).reshape(-1), shape, where)
+
+    def dense(self, proto: Any, where: object) -> Array:
+        """The data of a sparse tensor, with its zeros."""
+        try:
+            return self.sparse.dense(proto, where)
+        except ModelError as error:
+            raise error if str(error).startswith(f"{self.path}: ") else self.fail(str(error)) from None
 
     def decode(self, raw: bytes | Array, dtype: DType) -> Array:
         """The elements of little-endian, packed data."""

@@ -20,7 +20,7 @@ from .distinct import stored_in_bodies
 from .edited import apply_edits, names_after
 from .functions import inlined
 from .new_data import fill, raw_bytes, tensor_of, type_of
-from .reader import external_bytes, read_bytes
+from .reader import external_bytes, make_dense, read_bytes
 from .records import Array, ModelRecord, Source
 from .saving import is_external, same_array, tensors, write_file, write_model
 from .subgraph import keep_subgraph
@@ -82,7 +82,7 @@ def save_file(
         same = model.metadata == source.metadata and not is_changed(model, source)
         if changed is None and not reduced and same and _copied(source, target):
             return
-        proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
+        proto = changed if changed is not None else _parsed(source)
         if reduced:
             chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
             keep_subgraph(proto, inputs or {}, None if chosen == "all" else chosen)
@@ -248,8 +248,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     changed = {n for n in arrays if n in stored and not same_array(now[n], stored[n])} | added
     if not changed and edits is None:
         return None
-    proto = onnx.ModelProto()
-    proto.ParseFromString(source.content.to_bytes())
+    proto = _parsed(source)
     if source.copies:
         proto = take_apart(proto, source.copies)
     if edits is not None:
@@ -269,6 +268,14 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
         if value.name in changed:
             _set_shape(value, graph_types[value.name])
     _patch_types(proto, model)
+    return proto
+
+
+def _parsed(source: Source) -> onnx.ModelProto:
+    """The file's model, with dense tensors alone."""
+    proto = onnx.ModelProto()
+    proto.ParseFromString(source.content.to_bytes())
+    make_dense(proto.graph, source.folder)
     return proto
 
 
