@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, float32, ops
+from dataflow import Value, float32, float64, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
-from ...emit import cast_to, slice_axis
+from ...emit import cast_to, number, slice_axis
 from ...importer import Importer
 from ...tensor import Tensor
 from ..linalg import Gemm, MatMul, transformed
@@ -110,16 +110,26 @@ def GemmFastGelu(c: Importer, x: T, w: T, bias: T | None = None) -> Any:
 
 @operator("CDist")
 def CDist(c: Importer, a: T, b: T, *, metric: str = "sqeuclidean") -> Any:
-    """Distances between the rows of two matrices (M, N) and (K, N), from their differences: nothing cancels."""
+    """Distances between the rows of two matrices (M, N) and (K, N), by products.
+
+    They are computed in float64, of what is left once the mean of the second rows is subtracted: what cancels then
+    in ``a * a + b * b - 2 * a * b`` is far behind the digits of float32.
+    """
     if metric not in ("euclidean", "sqeuclidean"):
         raise ModelError(f"metric is {metric!r}; expected 'euclidean' or 'sqeuclidean'")
     left, right = c.value(a), c.value(b)
     if left.type.rank != 2 or right.type.rank != 2:
         raise ModelError(f"its operands are {left.type} and {right.type}; expected two matrices")
-    (m, n), (k, width) = left.type.shape, right.type.shape
-    difference = ops.sub(ops.reshape(left, shape=(m, 1, n)), ops.reshape(right, shape=(1, k, width)))
-    squared = ops.reduce_sum(ops.mul(difference, difference), axes=(2,), keepdims=0)
-    return squared if metric == "sqeuclidean" else ops.sqrt(squared)
+    dtype, second = left.type.dtype, cast_to(right, float64)
+    zero = number(c.builder, 0.0, float64)
+    finite = ops.where(ops.equal(ops.sub(second, second), zero), second, zero)  # what isn't would be in every distance
+    mean = ops.reduce_mean(finite, axes=(0,), keepdims=1)
+    first, second = ops.sub(cast_to(left, float64), mean), ops.sub(second, mean)
+    squares = [ops.reduce_sum(ops.mul(x, x), axes=(1,), keepdims=1) for x in (first, second)]
+    other = ops.transpose(squares[1], perm=(1, 0))
+    product = ops.matmul(first, ops.transpose(second, perm=(1, 0)))
+    squared = ops.maximum(ops.sub(ops.add(squares[0], other), ops.mul(product, 2.0)), zero)
+    return cast_to(squared if metric == "sqeuclidean" else ops.sqrt(squared), dtype)
 
 
 @operator("Inverse")
