@@ -26,7 +26,7 @@ from .operands import Operands, Undetermined, stored_names
 from .roles import with_roles
 from .shape_eval import MOST_KNOWN, Known, compute, has_rule
 from .signatures import Arguments, arguments_of
-from .tensor import Tensor
+from .tensor import Tensor, Unsized
 
 COMPUTED = "computed"  # behind the names of tensors that were computed for some inputs alone
 _FOLLOWED = 64  # elements of a list of sizes that is read
@@ -126,10 +126,10 @@ class Importer(Operands):
 
         Raises:
             ModelError: some can't be imported; lists them all, but not those that depend on them.
-            Undetermined: the others can, once a value is known.
+            Undetermined, Unsized: the others can, once a value or size is known.
         """
         problems: list[str] = []
-        waiting: Undetermined | None = None
+        waiting: Undetermined | Unsized | None = None
         lost: set[str] = set()
         for node in nodes:
             if lost and not lost.isdisjoint(node.reads()):
@@ -137,7 +137,7 @@ class Importer(Operands):
                 continue
             try:
                 self.convert(node)
-            except Undetermined as error:
+            except (Undetermined, Unsized) as error:
                 waiting = error if waiting is None else waiting
                 lost.update(node.outputs)
             except ModelError as error:
@@ -189,7 +189,7 @@ class Importer(Operands):
             raise Undetermined(f"{self._where(converter)}: {text}", error.value, error.repeats) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
-            raise ModelError(f"{self._where(converter)}: {text}") from None
+            raise (Unsized if isinstance(error, Unsized) else ModelError)(f"{self._where(converter)}: {text}") from None
         except Exception as error:  # of another kind, rank or length; whatever it is, the node is named
             cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
             text = f"{cause}: {type(error).__name__}: {error}"

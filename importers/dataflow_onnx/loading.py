@@ -34,6 +34,7 @@ from .importer import Importer
 from .interpret.interpreter import FileInterpreter
 from .operands import Undetermined
 from .operators import STANDARD
+from .tensor import Unsized
 
 _log = logging.getLogger("dataflow")
 
@@ -168,7 +169,7 @@ def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[st
         return defer(ModelError(form))
     try:
         importer.run(record.graph, nodes, outputs)
-    except Undetermined as error:
+    except (Undetermined, Unsized) as error:
         return defer(error)
     except ModelError as error:  # what can't be said for all sizes, or is no graph for some, may be one for others
         if all(v.type.is_bound for v in importer.builder.inputs()):

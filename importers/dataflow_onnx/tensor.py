@@ -16,6 +16,10 @@ class NotATensor(ModelError):
     """A sequence, or nothing, stands where a tensor is expected."""
 
 
+class Unsized(ModelError):
+    """A node can't be converted before a size is known that the file only names."""
+
+
 @dataclass(slots=True)
 class Tensor:
     """A name of the file, with all that is known of it.

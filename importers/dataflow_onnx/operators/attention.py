@@ -14,7 +14,7 @@ from ..emit import cast_to, full, number, slice_axis
 from ..file.records import GraphRecord
 from ..importer import Importer
 from ..shape_eval import product
-from ..tensor import Tensor
+from ..tensor import Tensor, Unsized
 from .attention_mask import attention_mask
 from .cast import dtype_of
 
@@ -28,6 +28,8 @@ def heads_of(x: Value, heads: int | None, what: str) -> Any:
     if x.type.rank == 4:
         return x
     width = x.type.shape[-1]
+    if x.type.rank == 3 and isinstance(width, Dim):
+        raise Unsized(f"{what} is {x.type} with {heads} heads; the last size is known when it comes")
     if x.type.rank != 3 or not heads or heads < 1 or isinstance(width, Dim) or width % heads:
         raise ModelError(f"{what} is {x.type} with {heads} heads; expected (batch, sequence, heads * size), or 4 axes")
     shape = (*x.type.shape[:2], heads, width // heads)

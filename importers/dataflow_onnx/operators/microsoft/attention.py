@@ -83,7 +83,7 @@ def _padding(c: Importer, mask: Value, batch: Size, rows: Size, keys: Size) -> A
     Args:
         c: the importer.
         mask: integers: 1 or 0 for each key, (batch, keys) or (batch, rows, keys); or the end of each row's keys
-            (batch,), with their starts behind them (2 * batch,).
+            (batch,), with their starts behind them (2 * batch,), or with sums of lengths (3 * batch + 2,), not read.
         batch: size of the scores.
         rows: size of the scores.
         keys: size of the scores.
@@ -99,13 +99,13 @@ def _padding(c: Importer, mask: Value, batch: Size, rows: Size, keys: Size) -> A
             mask = required(mask, own, size, text)
         open_ = ops.greater(mask, number(c.builder, 0, mask.type.dtype))
         return ops.reshape(open_, shape=(shape[0], 1, *((1,) if mask.type.rank == 2 else ()), *shape[1:]))
-    if mask.type.rank != 1 or shape[0] not in (batch, 2 * batch):
-        expected = f"({batch}, {keys}), ({batch}, {rows}, {keys}), ({batch},) or ({2 * batch},)"
+    if mask.type.rank != 1 or shape[0] not in (batch, 2 * batch, 3 * batch + 2):
+        expected = f"({batch}, {keys}), ({batch}, {rows}, {keys}), ({batch},), ({2 * batch},) or ({3 * batch + 2},)"
         raise ModelError(f"the mask is {mask.type}; expected the shape {expected}")
     key = cast_to(iota(c.builder, keys), mask.type.dtype)
     ends = ops.reshape(slice_axis(mask, 0, 0, batch), shape=(batch, 1, 1, 1))
     open_ = ops.less(key, ends)
-    if shape[0] == batch:
+    if shape[0] != 2 * batch:
         return open_
     starts = ops.reshape(slice_axis(mask, 0, batch, 2 * batch), shape=(batch, 1, 1, 1))
     return ops.logical_and(open_, ops.greater_equal(key, starts))

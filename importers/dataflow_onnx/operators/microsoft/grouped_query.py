@@ -16,7 +16,7 @@ from ...dynamic_sizes import required, size_value
 from ...emit import cast_to, full, iota, number, slice_axis
 from ...importer import Importer
 from ...shape_eval import product
-from ...tensor import Tensor
+from ...tensor import Tensor, Unsized
 from ..attention import heads_of, repeated_heads, rotated
 from .attention import context
 from .position import tables_at
@@ -141,7 +141,9 @@ def _split(c: Importer, query: T, key: T | None, value: T | None, heads: int, sh
     else:
         both = c.value(query)
         width = both.type.shape[-1]
-        if key is not None or value is not None or isinstance(width, Dim) or width % (heads + 2 * shared):
+        if isinstance(width, Dim):
+            raise Unsized(f"query is {both.type}; the last size is known when it comes")
+        if key is not None or value is not None or width % (heads + 2 * shared):
             raise ModelError(f"query is {both.type}; expected keys and values beside it, or in it")
         size = width // (heads + 2 * shared)
         ends = (0, heads * size, (heads + shared) * size, width)

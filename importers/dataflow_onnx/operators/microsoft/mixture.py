@@ -10,7 +10,7 @@ from dataflow.errors import ModelError
 from ...converters import Collector
 from ...emit import cast_to, number, slice_axis
 from ...importer import Importer
-from ...tensor import Tensor
+from ...tensor import Tensor, Unsized
 from .block_quantized import dequantized_rows
 
 T = Tensor
@@ -20,6 +20,8 @@ operator = Collector("com.microsoft")
 def _gate(c: Importer, router: Value, k: int, normalized: int) -> Any:
     """Softmax of the router (tokens, experts); zeros but for the ``k`` largest, which may be made to add up to 1."""
     experts = router.type.shape[-1]
+    if router.type.rank == 2 and isinstance(experts, Dim):
+        raise Unsized(f"router_probs is {router.type}; the number of experts is known when it comes")
     if router.type.rank != 2 or isinstance(experts, Dim) or not 1 <= k <= experts:
         raise ModelError(f"router_probs is {router.type}, k {k}; expected (tokens, experts) with k of them")
     weights = ops.softmax(router, axis=-1)
