@@ -220,10 +220,12 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str,
             where += f", which is converted from opset {table.versions[domain, op][0].since} on"
         lines.append(f"  {domain or 'ai.onnx'}.{op}, {where}: {len(uses)} nodes, first {uses[0]}")
     text = f"{path}: these operators are not known:\n" + "\n".join(lines)
-    if any(domain.startswith("com.microsoft") for domain, _ in missing):
+    if any(domain.startswith("com.microsoft.") for domain, _ in missing):  # of layouts for one processor
+        text += "\nonnxruntime made the file for itself; export the plain model instead"
+    elif any(domain == "com.microsoft" for domain, _ in missing):
         text += (
-            "\nonnxruntime made the file for itself, with operators that have no converter; export the plain model "
-            "instead"
+            "\ncom.microsoft has onnxruntime's own operators; where it made them, as its optimizers do, load the plain "
+            "model from before; a model that was written with them needs nodes of ONNX's own operators in their stead"
         )
     text += "\nA plugin can bring converters of operators (hook onnx_converters)"
     reachable = _importable(record, nodes, set(missing))

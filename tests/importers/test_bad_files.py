@@ -97,7 +97,10 @@ def test_unknown_operators_are_listed_at_once(path):
     nodes = [node("Frobnicate", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Wobble", ["b"], ["y"])]
     refused(path, model(nodes), "ai.onnx.Frobnicate", "ai.onnx.Wobble", "opset 17", "myFrobnicate")
     search = helper.make_node("BeamSearch", ["x", "x"], ["y"], domain="com.microsoft", name="f")
-    refused(path, model([search], domains=["com.microsoft"]), "com.microsoft.BeamSearch", "plain model")
+    texts = "com.microsoft.BeamSearch", "where it made them", "plain model", "a model that was written with them"
+    refused(path, model([search], domains=["com.microsoft"]), *texts)
+    block = helper.make_node("Blocked", ["x"], ["y"], domain="com.microsoft.nchwc", name="f")
+    refused(path, model([block], domains=["com.microsoft.nchwc"]), "Blocked", "made the file for itself", "plain model")
     strange = helper.make_node("Mine", ["x"], ["y"], domain="acme", name="f")
     refused(path, model([strange]), "acme.Mine", "no opset")
     partial = [node("Relu", ["x"], ["good"]), node("Wobble", ["good"], ["y"])]
