@@ -37,7 +37,8 @@ class Interpreted:
     """
 
     def __init__(self, interpreter: Interpreter | None, load: Callable[[Subgraph], Run]) -> None:
-        self._interpreter, self._load, self.is_needed = interpreter, load, False
+        self._load = None if interpreter is None else load  # which may refer to what has this: memory waits then
+        self._interpreter, self.is_needed = interpreter, False
         self.is_cheaper, self._new = False, 0.0
         self._runs: WeakKeyDictionary[Subgraph, Run] = WeakKeyDictionary()
         self.renew()
@@ -105,6 +106,7 @@ class Interpreted:
             with self._lock:
                 run = self._runs.get(subgraph)
                 if run is None:
+                    assert self._load is not None
                     run = self._runs[subgraph] = self._load(subgraph)
         return run(arguments)
 
