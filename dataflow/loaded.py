@@ -75,7 +75,7 @@ class Loaded:
         keys: RunKeys | None = None,
     ) -> None:
         self.graph, self.engine, self.lengths, self.forms = graph, engine, lengths, forms_of(graph)
-        self.declared = DeclaredInputs(graph.inputs)
+        self.declared = DeclaredInputs(graph.inputs, graph.initializers)
         self._convert, self._judge, self._cap, self._form, self._keys = convert, judge, cap, form, keys
         waiting = next((node for node in graph.nodes if node.op is deferred), None)
         self._deferred = None if waiting is None else InputError(str(waiting.attributes["why"]))

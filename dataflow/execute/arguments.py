@@ -20,17 +20,18 @@ from ..ir.types import MOST_AXES, MOST_BYTES, Array, TensorType
 from ..ir.value import Value
 
 
-def checked_inputs(declared: Sequence[Value], inputs: Any) -> dict[str, Array]:
+def checked_inputs(declared: Sequence[Value], inputs: Any, stored: Collection[Value] = ()) -> dict[str, Array]:
     """Contiguous, aligned arrays of the declared dtypes, one per input, in order; shapes are not looked at.
 
     Args:
         declared: the inputs.
         inputs: a mapping, a tuple or list of arrays in order, or one array where there is one input.
+        stored: tensors that the model has by itself, for errors.
 
     Raises:
         InputError: unknown and missing names (all at once), or a wrong dtype.
     """
-    named = named_inputs(declared, inputs)
+    named = named_inputs(declared, inputs, stored)
     return {v.name: checked_array(v.name, v.type, named[v.name]) for v in declared}
 
 
@@ -39,12 +40,13 @@ class DeclaredInputs:
 
     Args:
         values: in order.
+        stored: tensors that the model has by itself, for errors.
     """
 
-    __slots__ = ("_forms", "values")
+    __slots__ = ("_forms", "_stored", "values")
 
-    def __init__(self, values: Sequence[Value]) -> None:
-        self.values = values
+    def __init__(self, values: Sequence[Value], stored: Collection[Value] = ()) -> None:
+        self.values, self._stored = values, stored
         self._forms = [(value.name, value.type.dtype.numpy) for value in values]
 
     def checked(self, inputs: Any) -> dict[str, Array]:
@@ -63,11 +65,11 @@ class DeclaredInputs:
                 found[name] = array
             else:
                 return found
-        return checked_inputs(self.values, inputs)
+        return checked_inputs(self.values, inputs, self._stored)
 
 
-def named_inputs(declared: Sequence[Value], inputs: Any) -> Mapping[str, Any]:
-    """What is given for each input, by name.
+def named_inputs(declared: Sequence[Value], inputs: Any, stored: Collection[Value] = ()) -> Mapping[str, Any]:
+    """What is given for each input, by name; ``stored`` tensors are for errors.
 
     Raises:
         InputError: unknown and missing names, all at once.
@@ -90,6 +92,12 @@ def named_inputs(declared: Sequence[Value], inputs: Any) -> Mapping[str, Any]:
         reasons = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
         reasons += [f"missing inputs: {', '.join(missing)}"] if missing else []
         reasons += [f"nearest: {', '.join(near)}"] if near else []
+        reasons += [
+            f"{v.name!r} is stored in the model, and no input; where it is among model.parameters, "
+            f"model.parameters[{v.name!r}].set(array) and session.reload() give the runs from then on other data"
+            for v in stored
+            if v.name in unknown
+        ]
         raise InputError(
             "; ".join(reasons) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
         )

@@ -125,3 +125,20 @@ def test_parameters_that_cannot_be_trained():
     g.output("y", df.ops.add(x, df.ops.cast(df.ops.add(*integers), to=df.float32)))
     with pytest.raises(df.InputError, match=r"'i' is int64\[4\], 'j' is int64\[4\]"):
         df.Trainer(df.Model(g.build()), trainable=["i", "j"])
+
+
+def test_a_stored_tensor_that_is_an_input_too_is_no_input_of_a_run():
+    x, w = np.ones((2, 4), np.float32), np.full((4, 3), 0.5, np.float32)
+    proto = model([node("MatMul", ["x", "w"], ["y"])], [numpy_helper.from_array(w, "w")], inputs=[("x", ["batch", 4])])
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3]))
+    fed = {"x": x, "w": w + 1}
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, fed)[0]
+    found = loaded(proto)
+    session = df.Session(found, devices=["cpu"])
+    with pytest.raises(
+        df.InputError, match=r"'w' is stored in the model.*model\.parameters\['w'\]\.set\(array\) and session.reload"
+    ):
+        session.run(fed)
+    found.parameters["w"].set(fed["w"])
+    session.reload()
+    np.testing.assert_allclose(session.run({"x": x})["y"], expected)
