@@ -26,6 +26,64 @@ def close(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
 
 
+# ---- rows that lie across: transposed operands --------------------------------------------------------
+
+ACROSS = [
+    (2, 5, 7),
+    (3, 33, 32),
+    (1, 45, 16),
+    (2, 16, 96),
+    (1, 7, 129),
+    (2, 19, 130),
+    (1, 50, 400),
+    (2, 1, 300),
+    (0, 4, 5),
+]
+
+
+@pytest.mark.parametrize("shape", ACROSS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16", "uint8"])
+def test_a_transposed_operand_is_gathered_whatever_its_elements(shape, dtype):
+    count, rows, columns = shape
+    x = (50 * RANDOM.random((count, columns, rows))).astype(dtype)
+    kind = df.float64 if dtype == "int64" else df.int64  # a cast is a loop of any type
+    g = df.GraphBuilder()
+    v = g.input("x", getattr(df, dtype), x.shape)
+    g.output("y", ops.cast(ops.transpose(v, perm=(0, 2, 1)), to=kind))
+    found = df.Session(df.Model(g.build()), ["cpu"], threads=1).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, x.swapaxes(1, 2).astype("float64" if dtype == "int64" else "int64"))
+
+
+@pytest.mark.parametrize("shape", ACROSS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_transposed_operand_meets_others(shape, threads):
+    count, rows, columns = shape
+    x, perm = normal(count, columns, rows), (0, 2, 1)
+    others = [normal(*shape), normal(columns), normal(rows, 1), normal(1), normal(count, 1, columns)]
+    for other in others:
+        for build, expected in (
+            (lambda v, w: ops.sub(ops.transpose(v, perm=perm), w), x.swapaxes(1, 2) - other),
+            (lambda v, w: ops.sub(w, ops.neg(ops.transpose(v, perm=perm))), other + x.swapaxes(1, 2)),
+        ):
+            np.testing.assert_array_equal(run(build, x, other, threads=threads), expected)
+    y, z = normal(count, columns, rows), normal(count, rows, columns)
+    found = run(lambda v, w, u: ops.mul(ops.transpose(ops.sub(v, w), perm=perm), u), x, y, z, threads=threads)
+    np.testing.assert_array_equal(found, (x - y).swapaxes(1, 2) * z)
+    both = run(lambda v, w: ops.mul(*(ops.transpose(t, perm=perm) for t in (v, w))), x, y, threads=threads)
+    np.testing.assert_array_equal(both, (x * y).swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("perm", [(3, 2, 1, 0), (0, 3, 2, 1), (2, 0, 3, 1), (1, 3, 0, 2)])
+@pytest.mark.parametrize("shape", [(2, 3, 17, 70), (40, 19, 2, 33), (3, 150, 4, 5), (5, 1, 40, 200)])
+def test_axes_in_any_order(shape, perm):
+    x = normal(*shape)
+    expected = np.ascontiguousarray(x.transpose(perm))
+    bias = normal(expected.shape[-1])
+    found = run(lambda v, b: ops.add(ops.transpose(v, perm=perm), b), x, bias, threads=3)
+    np.testing.assert_array_equal(found, expected + bias)
+    np.testing.assert_array_equal(run(lambda v: ops.transpose(v, perm=perm), x), expected)
+
+
 # ---- elementwise programs -----------------------------------------------------------------------------
 
 
@@ -136,7 +194,7 @@ def test_a_batch_of_what_repeats_meets_one_matrix(shape, columns):
 
 @pytest.mark.parametrize("sizes", [(8, 20, 5), (64, 32, 10), (3, 7, 2)])
 def test_the_gradient_of_a_mean_over_products(sizes):
-    """dy is one number per row, repeated along the columns: it is read along them, and turned, along rows."""
+    """dy is one number per row, repeated along the columns: it is read along them, and perm, along rows."""
     m, k, n = sizes
     x, w = normal(m, k), normal(k, n)
     g = df.GraphBuilder()

@@ -11,7 +11,7 @@
  * element.
  */
 #include "kernels/program.h"
-#include "map/walk.h"
+#include "map/run.h"
 #include "reduce/reduce.h"
 
 #include <stdlib.h>

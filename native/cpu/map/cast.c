@@ -8,7 +8,7 @@
 #include "kernels/half.h"
 #include "kernels/small_float.h"
 #include "map/convert.h"
-#include "map/walk.h"
+#include "map/run.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* map/loops.h: how kernels of elementwise ops are written: a loop over rows from a formula. */
 #ifndef DF_CPU_MAP_LOOPS_H
 #define DF_CPU_MAP_LOOPS_H
-#include "map/walk.h"
+#include "map/run.h"
 
 /* The head of a df_rows function, and the kernel of so many inputs that runs it. */
 #define DF_ROWS(name)                                                                              \

@@ -1,4 +1,5 @@
 /* reduce/by_columns.c: neighbouring outputs, to which one row after another is added. */
+#include "map/gather.h"
 #include "reduce/reduction.h"
 
 enum { COLUMN_ROWS = 64 }; /* rows that are added in the element's type */

@@ -2,6 +2,7 @@
  *
  * Short rows of floats are taken some at a time (reduce/short_rows.h). A tensor that another kernel
  * computes as it goes (reduce/source.h) is fetched run by run. */
+#include "map/gather.h"
 #include "reduce/reduction.h"
 #include "reduce/short_rows.h"
 

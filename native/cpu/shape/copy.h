@@ -1,11 +1,11 @@
 /* shape/copy.h: copies a box of elements between two strided layouts. */
 #ifndef DF_CPU_SHAPE_COPY_H
 #define DF_CPU_SHAPE_COPY_H
+#include "map/gather.h"
 #include "map/walk.h"
 
 enum {
-  DF_COPY_RUN = 16384, /* elements of a long row in one unit of work */
-  DF_COPY_TILE = 16    /* a square of 4-byte elements: 16 cache lines on both sides */
+  DF_COPY_RUN = 16384 /* elements of a long row in one unit of work */
 };
 
 /* to[i, j, ...] = from[i, j, ...] for |shape|; strides in elements. */
@@ -91,42 +91,6 @@ static inline void df_copy_row(char *to, int64_t to_step, const char *from, int6
   default:
     for (int64_t i = 0; i < n; i++)
       memcpy(to + i * to_step * item, from + i * from_step * item, (size_t)item);
-  }
-}
-
-/* A strip of |rows| <= DF_COPY_TILE target rows of |n| elements: to[r][i] = from[i][r]. Full
- * squares go through a buffer, so that both sides are read and written in whole lines. */
-#define DF_COPY_STRIP(T)                                                                           \
-  {                                                                                                \
-    T *t = (T *)(void *)to;                                                                        \
-    const T *f = (const T *)(const void *)from;                                                    \
-    int64_t i = 0;                                                                                 \
-    if (rows == DF_COPY_TILE)                                                                      \
-      for (; i + DF_COPY_TILE <= n; i += DF_COPY_TILE) {                                           \
-        T square[DF_COPY_TILE][DF_COPY_TILE];                                                      \
-        for (int c = 0; c < DF_COPY_TILE; c++)                                                     \
-          memcpy(square[c], f + (i + c) * from_step, sizeof square[c]);                            \
-        for (int r = 0; r < DF_COPY_TILE; r++)                                                     \
-          for (int c = 0; c < DF_COPY_TILE; c++)                                                   \
-            t[r * to_step + i + c] = square[c][r];                                                 \
-      }                                                                                            \
-    for (; i < n; i++)                                                                             \
-      for (int64_t r = 0; r < rows; r++)                                                           \
-        t[r * to_step + i] = f[i * from_step + r];                                                 \
-    break;                                                                                         \
-  }
-
-static inline void df_copy_strip(char *to, int64_t to_step, const char *from, int64_t from_step,
-                                 int64_t rows, int64_t n, int64_t item) {
-  switch (item) {
-  case 1:
-    DF_COPY_STRIP(uint8_t)
-  case 2:
-    DF_COPY_STRIP(uint16_t)
-  case 4:
-    DF_COPY_STRIP(uint32_t)
-  default:
-    DF_COPY_STRIP(uint64_t)
   }
 }
 

@@ -1,7 +1,7 @@
 /* shape/gather.c: elements read and summed by index: gather, index_add, one_hot; and tensors made
  * from numbers alone: full, range. */
 #include "map/convert.h"
-#include "map/walk.h"
+#include "map/run.h"
 
 /* ---- Index tensors -------------------------------------------------------------------------- */
 
