@@ -1,11 +1,11 @@
 /* map/arithmetic.c: arithmetic and functions of mathematics, any strides in, contiguous out; with
  * two operands NumPy's broadcasting.
  *
- * Loops on float over simd/vmath.h become vector code; the rare functions and float64 call the C
- * library. */
+ * Loops on float over simd/vmath.h and its like become vector code; the rare functions and float64
+ * call the C library. */
 #include "kernels/binary.h"
 #include "map/loops.h"
-#include "simd/vmath.h"
+#include "simd/vmath_angles.h"
 
 #include "kernels/unary.h" /* by the functions of simd/vmath.h */
 
@@ -13,12 +13,23 @@
 #define UNARY_F64(name, expression) DF_DEFINE_UNARY(name##_f64, double, double, expression)
 #define UNARY_I32(name, expression) DF_DEFINE_UNARY(name##_i32, int32_t, int32_t, expression)
 #define UNARY_I64(name, expression) DF_DEFINE_UNARY(name##_i64, int64_t, int64_t, expression)
+/* Of the functions of the C library those that have a vector formula, and the others. */
+#define LIBRARY_F32(name, expression) LIBRARY_##name(name, expression)
+#define LIBRARY_tan(name, expression) /* below */
+#define LIBRARY_asin(name, expression) UNARY_F32(name, df_asin(x))
+#define LIBRARY_acos(name, expression) UNARY_F32(name, df_acos(x))
+#define LIBRARY_atan(name, expression) UNARY_F32(name, df_atan(x))
+#define LIBRARY_sinh UNARY_F32
+#define LIBRARY_cosh UNARY_F32
+#define LIBRARY_asinh UNARY_F32
+#define LIBRARY_acosh UNARY_F32
+#define LIBRARY_atanh UNARY_F32
 #define BINARY_F32(name, expression) DF_DEFINE_BINARY(name##_f32, float, float, expression)
 #define BINARY_F64(name, expression) DF_DEFINE_BINARY(name##_f64, double, double, expression)
 #define BINARY_I32(name, expression) DF_DEFINE_BINARY(name##_i32, int32_t, int32_t, expression)
 #define BINARY_I64(name, expression) DF_DEFINE_BINARY(name##_i64, int64_t, int64_t, expression)
 DF_ARITHMETIC_F32(UNARY_F32)
-DF_LIBRARY_F32(UNARY_F32)
+DF_LIBRARY_F32(LIBRARY_F32)
 DF_ARITHMETIC_F64(UNARY_F64)
 DF_LIBRARY_F64(UNARY_F64)
 DF_BINARY_FLOAT(BINARY_F32)
@@ -38,12 +49,57 @@ DF_BINARY_INT(BINARY_I64)
     DF_LOOP_2(T, T, function(a, b, like_c))                                                        \
   }                                                                                                \
   DF_ROWS_RUN(mod_##type, 2)
-DEFINE_MOD(f32, float, df_mod_float)
 DEFINE_MOD(f64, double, df_mod_float)
 DEFINE_MOD(i32, int32_t, df_mod_int)
 DEFINE_MOD(i64, int64_t, df_mod_int)
 
-/* ---- Sine and cosine ------------------------------------------------------------------------ */
+/* What is left of |a|, as C's fmodf gives it to the bit, where the quotient is below 2^28: a double
+ * then holds its product with b, and is not rounded to an integer that it is below. */
+static inline float rest_of(float a, float b, int *large) {
+  const float x = fabsf(a), y = fabsf(b);
+  const double quotient = (double)x / (double)y;
+  *large |= !(quotient < 0x1p28);
+  const double integer = (double)(int32_t)(quotient < 0x1p28 ? quotient : 0.0);
+  const float rest = (float)((double)x - integer * (double)y);
+  return df_with_sign(x < y ? x : rest, a);
+}
+
+DF_ROWS(mod_f32) {
+  enum { BLOCK = 512 };
+  const int like_c = df_attr_int(call, DF_MOD_FMOD) != 0;
+  float *to = out, rests[BLOCK], broadcast[2][BLOCK];
+  for (int k = 0; k < 2; k++)
+    for (int64_t i = 0; !step[k] && i < df_min(n, BLOCK); i++)
+      broadcast[k][i] = *(const float *)in[k];
+  for (int64_t begin = 0; begin < n; begin += BLOCK) {
+    const int64_t count = df_min(BLOCK, n - begin);
+    const float *a = step[0] ? (const float *)in[0] + begin : broadcast[0];
+    const float *b = step[1] ? (const float *)in[1] + begin : broadcast[1];
+    int large = 0;
+    for (int64_t i = 0; i < count; i++)
+      rests[i] = rest_of(a[i], b[i], &large);
+    for (int64_t i = 0; large && i < count; i++) {
+      int own = 0;
+      (void)rest_of(a[i], b[i], &own);
+      if (own)
+        rests[i] = fmodf(a[i], b[i]);
+    }
+    if (like_c) {
+      memcpy(to + begin, rests, (size_t)count * sizeof *to);
+      continue;
+    }
+    DF_IVDEP
+    for (int64_t i = 0; i < count; i++) {
+      const float rest = rests[i], divisor = b[i];
+      float moved = (rest < 0.0f) != (divisor < 0.0f) ? rest + divisor : rest;
+      moved = rest == 0.0f ? df_with_sign(0.0f, divisor) : moved;
+      to[begin + i] = divisor == 0.0f ? rest : moved;
+    }
+  }
+}
+DF_ROWS_RUN(mod_f32, 2)
+
+/* ---- Sine, cosine and tangent --------------------------------------------------------------- */
 
 /* Where a number is too large for the vector formula, its neighbourhood goes one by one. */
 #define DEFINE_TRIG(name)                                                                          \
@@ -69,6 +125,7 @@ DEFINE_MOD(i64, int64_t, df_mod_int)
   DF_ROWS_RUN(name##_f32, 1)
 DEFINE_TRIG(sin)
 DEFINE_TRIG(cos)
+DEFINE_TRIG(tan)
 
 /* ---- Powers --------------------------------------------------------------------------------- */
 
