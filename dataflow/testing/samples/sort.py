@@ -46,7 +46,8 @@ def _ordering() -> list[Sample]:
 def _long() -> list[Sample]:
     """Long axes, along which devices partition the work."""
     rows = []
-    for shape, axis, reverse in (((1, 17001), 1, 0), ((9000, 2), 0, 1), ((9, 4, 1000), 1, 1)):
+    shapes = (((1, 17001), 1, 0), ((9000, 2), 0, 1), ((9, 4, 1000), 1, 1), ((3, 40, 257), 1, 0), ((70, 3, 300), 0, 0))
+    for shape, axis, reverse in shapes:
         a = {"axis": axis, "exclusive": reverse, "reverse": reverse}
         rows.append(Sample(ops.cumsum, (x(*shape),), a, tolerance=LONG_SUM))
     for k, largest in ((5, 1), (900, 0), (2100, 1)):
