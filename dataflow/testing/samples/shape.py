@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...ir.types import float32, int64
+from ...ir.types import float32, float64, int8, int64
 from ..sample import Operand, Sample, i, x
 
 
@@ -47,6 +47,12 @@ def _moves() -> list[Sample]:
         )
         rows.append(Sample(ops.pad, (x(3, 2, 4, 5),), {"pads": (1, 0, 0, -1, 1, 0, 0, 0), "mode": mode}))
         rows.append(Sample(ops.pad, (x(3, 211, 157),), {"pads": (1, 0, 0, 2, 0, 0), "mode": mode}))
+    for mode in ("edge", "wrap"):  # several times what the axis has, and of one element
+        rows.append(Sample(ops.pad, (x(3, 4),), {"pads": (1, 9, 1, 14), "mode": mode}, gradient=(0,)))
+        rows.append(Sample(ops.pad, (x(3, 1),), {"pads": (1, 2, 0, 3), "mode": mode}, gradient=(0,)))
+    for mode in ("reflect", "edge", "wrap"):  # as much as reflecting can
+        rows.append(Sample(ops.pad, (x(2, 30, dtype=float64),), {"pads": (0, 29, 0, 20), "mode": mode}))
+        rows.append(Sample(ops.pad, (i(2, 3, high=9, dtype=int8),), {"pads": (1, 2, 1, 2), "mode": mode}))
     rows.append(Sample(ops.pad, (i(2, 3, 2, high=9), Operand((), int64, value=7)), {"pads": (0, 1, 0, 1, 0, 0)}))
     rows += [Sample(ops.pad, (x(0, 5),), {"pads": (1, 0, 1, 0)}), Sample(ops.pad, (x(1),), {"pads": (3, 3)})]
     for shapes, axis in (

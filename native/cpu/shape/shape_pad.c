@@ -46,6 +46,21 @@ static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
   return i < n ? i : period - i;
 }
 
+/* How many indices from i on, which is filled from x, have sources |*step| apart. */
+static int64_t pad_run_of(int64_t i, int64_t n, pad_mode mode, int64_t *step) {
+  const int64_t period = mode == PAD_WRAP ? n : 2 * (n - 1);
+  *step = mode != PAD_EDGE && period > 0;
+  if (!*step)
+    return INT64_MAX;
+  const int64_t at = (i % period + period) % period;
+  if (mode == PAD_WRAP)
+    return n - at;
+  if (at < n - 1)
+    return n - 1 - at;
+  *step = -1;
+  return period - at;
+}
+
 static int is_padded(const pad_axis *axis) { return axis->before || axis->size != axis->kept; }
 
 /* Joins axes that aren't padded with each other, and the innermost ones with the block. */
@@ -95,17 +110,22 @@ static void pad_row(const pad_plan *pad, char *to, const char *from, int64_t beg
     const int64_t at = begin / block, within = begin - at * block;
     const int inside = at >= low && at < high;
     int64_t stop = at + 1; /* the block behind what one copy or filling reaches */
+    int64_t step = 1;      /* between the sources of its elements, if they are blocks */
     if (inside && (axis->stride == block || block == pad->item))
       stop = high;
     else if (!inside && pad->mode == PAD_CONSTANT)
       stop = at < low ? low : width;
+    else if (!inside && block == pad->item) {
+      const int64_t most = (at < low ? low : width) - at;
+      stop = at + df_min(most, pad_run_of(at - axis->before, axis->kept, pad->mode, &step));
+    }
     const int64_t bytes = df_min(stop * block, end) - begin;
     const int64_t source = pad_source(at - axis->before, axis->kept, pad->mode);
     const char *first = from + source * axis->stride + within;
     if (source < 0)
       fill(pad, to + begin, bytes);
-    else if (inside && axis->stride != block && block == pad->item)
-      df_copy_row(to + begin, 1, first, axis->stride / block, bytes / block, block);
+    else if (block == pad->item)
+      df_copy_row(to + begin, 1, first, step * (axis->stride / block), bytes / block, block);
     else
       df_copy_row(to + begin, 1, first, 1, bytes / pad->item, pad->item);
     begin += bytes;
