@@ -44,9 +44,9 @@ def recalled(metadata: Mapping[str, str], data: Any, given: Mapping[str, Any], *
         known = json.loads(metadata.get(_KEY, "{}"))
     except (ValueError, RecursionError):  # another program's
         known = {}
-    if not isinstance(known, dict) or known.get("kind") != _kind(data):
+    if not isinstance(known, dict) or "kind" not in known or known["kind"] != _kind(data):
         return dict(given)
-    texts = "text" in known or ("kind" in known and known["kind"] == "texts")
+    texts = "text" in known or known["kind"] == "texts"
     own = _OF_IMAGES if known["kind"] == "images" else _OF_TEXTS if texts else _OF_TABLES
     if ("tokenizer" in given or "text" in given) != texts:
         if texts and "columns" not in given:

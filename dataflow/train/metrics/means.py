@@ -29,18 +29,15 @@ class Accuracy:
             right = ops.logical_and(right, ops.equal(z, z))
             right = where_positive(weight, as_dtype(right, z.type.dtype)) if target.sparse else right
             return summed(right), summed(weight)
-        found = ops.argmax(output, axis=target.axis, keepdims=1)  # of a NaN, where there is one
-        largest = ops.gather_elements(output, found, axis=target.axis)
-        right = ops.equal(found, beside(class_numbers(labels), output.type, target.axis))
-        right = ops.logical_and(right, ops.equal(largest, largest))
-        return _counted(ops.reshape(right, shape=labels.type.shape), labels, target)
+        found = ops.argmax(output, axis=target.axis, keepdims=0)
+        return _counted(ops.equal(found, labels), labels, target)
 
 
 @dataclass(frozen=True)
 class TopK:
     """The fraction of labels whose logit is among the ``k`` largest; of equal logits the first is before the others.
 
-    A NaN is before all numbers, as argmax has it, and is right nowhere: ``top1`` is the accuracy.
+    A NaN is before all numbers, as argmax has it, and is right nowhere; but for that ``top1`` is the accuracy.
     """
 
     k: int = 5
@@ -70,9 +67,9 @@ class TopK:
         behind = ops.logical_or(
             ops.less(output, own), ops.logical_and(ops.equal(output, own), ops.greater_equal(number, label))
         )
-        before = ops.reduce_sum(ops.cast(ops.logical_not(behind), to=float32), axes=(axis,), keepdims=1)
-        right = ops.logical_and(ops.less(before, self.k - 0.5), ops.equal(own, own))
-        return _counted(ops.reshape(right, shape=labels.type.shape), labels, target)
+        before = ops.reduce_sum(ops.cast(ops.logical_not(behind), to=float32), axes=(axis,), keepdims=0)
+        least = min(self.k, classes) if isinstance(classes, int) else self.k  # all are before a NaN
+        return _counted(ops.less(before, least - 0.5), labels, target)
 
 
 @dataclass(frozen=True)
