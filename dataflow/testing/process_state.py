@@ -17,7 +17,8 @@ import numpy as np
 
 _C = ctypes.CDLL(None)
 ADDRESS_SANITIZER = hasattr(_C, "__asan_init")  # which describes faults itself, and guards static memory
-_DRIVERS = ("anon_inode:[eventfd]", "/dev/nvidia", "/dev/dri/", "/dev/kfd")  # files that drivers open and close
+# What drivers open and close, and sockets of objects that the collector finds at any time.
+_OF_OTHERS = ("anon_inode:[eventfd]", "/dev/nvidia", "/dev/dri/", "/dev/kfd", "socket:")
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt")
 _OF_THE_LIBRARY = 0b11 << 31  # signals 32 and 33, which the C library handles from the first thread on
 _ONE, _TINY, _LEAST = 1.0, 2.0**-53, 5e-324
@@ -81,12 +82,12 @@ class ProcessState:
     def changed(self, before: ProcessState) -> str | None:
         """What was changed since ``before`` that nobody may change, or None.
 
-        What a driver may have closed, at any time and in a thread of its own, doesn't count.
+        What a driver or the collector may have closed, at any time, doesn't count.
         """
         for name, value in before.fixed.items():
             if self.fixed.get(name) != value:
                 return f"{name} was changed: from {value.strip()} to {self.fixed.get(name, '').strip()}"
-        kept = {number: file for number, file in before.descriptors.items() if not file.startswith(_DRIVERS)}
+        kept = {number: file for number, file in before.descriptors.items() if not file.startswith(_OF_OTHERS)}
         closed = [f"{number} ({file})" for number, file in kept.items() if number not in self.descriptors]
         return f"file descriptor {', '.join(closed)} was closed" if closed else None
 

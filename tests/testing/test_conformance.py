@@ -101,6 +101,7 @@ def test_the_kit_runs_as_tests_of_pytest(tmp_path):
         ("/dev/null", True),
         ("anon_inode:[eventfd]", False),
         ("/dev/nvidia0", False),
+        ("socket:[9]", False),
     ],
 )
 def test_what_a_driver_may_have_closed_is_no_change(file, said):
