@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from gpu_kernels import card
-from gpu_training import IMAGES, Worker, batch_of
+from gpu_training import IMAGES, Worker, batch_of, started
 from report import interleaved, ratio, write
 
 import dataflow as df
@@ -96,13 +96,8 @@ def main() -> None:
         for batch in PASSES[name][0]
         for precision in options.precision
     ]
-    waiting = {
-        row: {
-            mode: Worker(options.torch_python)
-            for mode in ("forward", *(["forward_last"] if row[0] in IMAGES else []))
-        }
-        for row in rows
-    }  # fmt: skip
+    ways = {row: ("forward", *(["forward_last"] if row[0] in IMAGES else [])) for row in rows}
+    waiting = started(options.torch_python, ways)
     found = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.models or temporary

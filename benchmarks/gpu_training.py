@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from gpu_kernels import card
@@ -52,6 +53,9 @@ def batch_of(name: str) -> dict[str, np.ndarray]:
     return {"x": x, "labels": random.integers(0, classes, count)}
 
 
+Row = TypeVar("Row")
+
+
 def kept_batch(name: str, folder: str) -> dict[str, np.ndarray]:
     """A batch, which also lies in the folder for PyTorch."""
     batch = batch_of(name)
@@ -75,11 +79,16 @@ class Worker:
 
     def wait(self) -> Worker:
         """Until its network is there and its step is captured, or compiled."""
-        line = ""
-        while not line.startswith("ready"):
-            line = self._line()
+        line = self.until("ready")
         self.version, self.first = line.split()[1], float(line.split()[2])
         return self
+
+    def until(self, what: str) -> str:
+        """The next line that begins so."""
+        line = ""
+        while not line.startswith(what):
+            line = self._line()
+        return line
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -103,6 +112,15 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+
+def started(python: str, modes: dict[Row, tuple[str, ...]]) -> dict[Row, dict[str, Worker]]:
+    """Workers by row and mode, which have imported PyTorch beside each other: nothing is measured meanwhile."""
+    found = {row: {mode: Worker(python) for mode in own} for row, own in modes.items()}
+    for workers in found.values():
+        for worker in workers.values():
+            worker.until("imported")
+    return found
 
 
 class Warnings(logging.Handler):
@@ -205,14 +223,8 @@ def main() -> None:
         raise SystemExit(f"no card: {reason}")
     modes = ["graph", *(["compile"] if options.compile else [])]  # the first one writes the ONNX file
     rows = [(name, precision) for name in options.only or NETWORKS for precision in options.precision]
-    # They import PyTorch beside each other, before anything is measured.
-    waiting = {
-        row: {
-            mode: Worker(options.torch_python)
-            for mode in (*modes, *(["channels_last"] if row[0] in IMAGES else []))
-        }
-        for row in rows
-    }  # fmt: skip
+    ways = {row: (*modes, *(["channels_last"] if row[0] in IMAGES else [])) for row in rows}
+    waiting = started(options.torch_python, ways)
     found = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.models or temporary

@@ -20,6 +20,7 @@ from dataflow.cli import plugin as plugin_commands
 from dataflow.cli import roofline
 from dataflow.cli.advice import OPTIONS
 from dataflow.cli.data_options import data_arguments
+from dataflow.cli.options import write_npz
 from dataflow.cli.predict import _plain
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
@@ -375,6 +376,12 @@ def test_data_is_read_as_in_training(run: Any, model: Path, tmp_path: Path) -> N
     assert found == run("evaluate", tuned, "--data", train, "--json").json
     given = run("predict", tuned, "--data", other, "--columns", "f,e,d,c,b,a")
     assert given.code == 0 and given.out != wanted
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle"])
+def test_arrays_that_numpy_can_not_name_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(df.InputError, match=f"called '{name}'"):
+        write_npz(tmp_path / "a.npz", {name: np.ones(2)})
 
 
 @pytest.mark.parametrize(

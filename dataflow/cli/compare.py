@@ -8,12 +8,13 @@ from typing import Any, get_args
 import click
 import numpy as np
 
-from ..errors import InputError, ModelError
+from ..errors import ModelError
 from ..testing.compare import Comparison, Difference, Reference
 from .bench import random_arguments
 from .options import (
     FAILED,
     batch_option,
+    check_new,
     device_option,
     input_shapes,
     json_option,
@@ -61,8 +62,7 @@ def compare(
     from ..testing.compare import TOLERANCES, write_reproducer
     from ..testing.compare import compare as run
 
-    if target is not None and Path(target).exists() and not force:
-        raise InputError(f"{target} exists; --force replaces it")
+    check_new(target, force)
     loaded = read_model(model, batch)
     given = read_arguments(loaded, inputs)
     sizes = {name: ",".join(map(str, np.shape(array))) for name, array in given.items() if name in loaded.inputs}

@@ -14,6 +14,7 @@ from .data_options import data_arguments, data_options
 from .options import (
     EXECUTION,
     batch_option,
+    check_new,
     execution,
     execution_options,
     json_option,
@@ -21,6 +22,7 @@ from .options import (
     print_json,
     read_model,
     renames,
+    write_npz,
 )
 
 
@@ -65,8 +67,7 @@ def evaluate(
 
     if target is not None and Path(target).suffix != ".npz":
         raise InputError(f"{target}: outputs are written as .npz")
-    if target is not None and Path(target).exists() and not force:
-        raise InputError(f"{target} exists; --force replaces it")
+    check_new(target, force)
     if any(":" in name for name in (*losses, *metrics)):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     how = execution({name: options.pop(name) for name in EXECUTION})
@@ -75,7 +76,7 @@ def evaluate(
     dataset = Dataset(data, rename=renames(renamed), **reading)
     found = figures_of(loaded, dataset, list(losses), list(metrics) or None, output=value, batch_size=batch_size, **how)
     if target is not None:
-        np.savez(target, **predict(loaded, dataset, batch_size=batch_size, progress=False, **how))  # type: ignore[arg-type]
+        write_npz(target, predict(loaded, dataset, batch_size=batch_size, progress=False, **how))
     if as_json:
         print_json({"figures": {name: np.asarray(v).tolist() for name, v in found.items()}, "file": target})
         return

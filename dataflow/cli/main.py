@@ -34,6 +34,7 @@ from .options import (
     INTERRUPTED,
     USER,
     batch_option,
+    check_new,
     device_option,
     execution,
     execution_options,
@@ -46,6 +47,7 @@ from .options import (
     read_arguments,
     read_model,
     shape_option,
+    write_npz,
 )
 from .plugin import plugin
 from .predict import predict
@@ -143,7 +145,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
             raise InputError(f"{path}: the model has {len(arrays)} outputs, a npy file holds one; write a .npz")
         np.save(path, next(iter(arrays.values())))
     elif path.suffix == ".npz":
-        np.savez(path, **arrays)
+        write_npz(path, arrays)
     else:
         raise InputError(f"{path}: outputs are written as .npz or .npy")
 
@@ -224,8 +226,7 @@ def finetune(model: str, target: str | None, force: bool, as_json: bool, **optio
 
     if target is None and not options["find_lr"]:
         raise click.UsageError("Missing option '-o', the trained model.")
-    if target is not None and Path(target).exists() and not force:
-        raise InputError(f"{target} exists; --force replaces it")
+    check_new(target, force)
     how = execution({name: options.pop(name) for name in EXECUTION})
     reading = data_arguments({name: options.pop(name) for name in DATA})
     adapters = {name: options.pop(name) for name in ADAPTERS}

@@ -161,3 +161,21 @@ def _plain(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_plain(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def check_new(target: str | None, force: bool) -> None:
+    """Raises InputError where a file would be replaced without ``--force``."""
+    if target is not None and Path(target).exists() and not force:
+        raise InputError(f"{target} exists; --force replaces it")
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Arrays of any shapes and dtypes by name.
+
+    Raises:
+        InputError: a name that is an argument of ``numpy.savez``.
+    """
+    taken = [name for name in ("file", "allow_pickle") if name in arrays]
+    if taken:
+        raise InputError(f"{path}: NumPy writes no array that is called {taken[0]!r} into an .npz file")
+    np.savez(path, **arrays)  # type: ignore[arg-type]

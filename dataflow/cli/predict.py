@@ -16,7 +16,17 @@ import numpy as np
 from ..errors import InputError
 from ..ir.types import Array
 from .data_options import data_arguments, data_options
-from .options import EXECUTION, batch_option, execution, execution_options, model_argument, read_model, renames
+from .options import (
+    EXECUTION,
+    batch_option,
+    check_new,
+    execution,
+    execution_options,
+    model_argument,
+    read_model,
+    renames,
+    write_npz,
+)
 
 _FORMS = (".csv", ".jsonl", ".npz")
 _MOST_COLUMNS = 10_000
@@ -63,8 +73,7 @@ def predict(
     form = ".csv" if target is None else Path(target).suffix
     if form not in _FORMS:
         raise InputError(f"{target}: predictions are written as {', '.join(_FORMS)}")
-    if target is not None and Path(target).exists() and not force:
-        raise InputError(f"{target} exists; --force replaces it")
+    check_new(target, force)
     if form == ".npz" and top is not None:
         raise InputError("--top is for .csv and .jsonl; .npz has whole outputs")
     how = execution({name: options.pop(name) for name in EXECUTION})
@@ -77,9 +86,7 @@ def predict(
     if top is not None and not any(_has_classes(array) for array in found.values()):
         raise InputError("--top is for outputs with a row of numbers per sample; " + _described(found))
     if form == ".npz":
-        if "file" in found:
-            raise InputError("an output is called 'file', which no .npz file can have; write .jsonl")
-        np.savez(str(target), **found)  # type: ignore[arg-type]
+        write_npz(str(target), found)
     else:
         files = dataset.column(FILE) if kind_of(data) == "images" else None
         numbers = files if files is not None else dataset.rows
