@@ -81,6 +81,9 @@ DF_BLOCKS_INLINE df_vec df_block_load(const df_block_weight *w, int64_t n, int64
   return __builtin_convertvector(steps, df_vec) * w->scale[n * w->count + index];
 }
 
+/* A panel that is not the last of a weight has a multiple of so many steps. */
+enum { DF_BLOCKS_STEPS = 32 };
+
 /* Makes a panel as df_pack_panel does: |columns| columns, zeros up to |width|, |k| steps. The first
  * element is number |at| of the weight's. */
 void DF_NAME(df_blocks_pack)(float *out, const df_block_weight *w, int64_t at, int64_t columns,

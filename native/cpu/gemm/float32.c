@@ -140,6 +140,13 @@ static void pass_over_columns(const work *w) {
   }
 }
 
+/* The next |steps| of a panel of b: its rows, or the columns where their steps lie together. */
+static df_tile_ahead ahead_of(const df_gemm *g, const char *next, int64_t steps) {
+  const int64_t row = (g->b_col == 1 ? g->b_row : g->b_col) * df_item_bytes(df_gemm_b_dtype(g));
+  const int64_t rows = g->b_col == 1 ? steps : DF_TILE_COLUMNS;
+  return (df_tile_ahead){next, (int32_t)row, row == (int32_t)row ? (int32_t)rows : 0};
+}
+
 /* All panels of a stay in the second cache. A panel of b is used for all rows, and never needed
  * again. The next one comes from memory meanwhile: each tile fetches some steps of it, which are
  * packed behind the tile, since many rows a power of two apart would drive each other out of the
@@ -148,7 +155,7 @@ static void pass_over_rows(const work *w) {
   const df_gemm *g = &w->gemm;
   int64_t panels = df_divide_up(g->m, w->height);
   int64_t panel = w->form == PACKED ? g->k * DF_TILE_ROWS : w->height * g->a_row;
-  int64_t share = df_round_up(df_divide_up(g->k, panels), DF_LANES);
+  int64_t share = df_round_up(df_divide_up(g->k, panels), g->blocks ? DF_BLOCKS_STEPS : DF_LANES);
   const int64_t item = df_item_bytes(df_gemm_b_dtype(g));
   float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
   const float *a = panel_of(w, w->a, 0);
@@ -160,10 +167,8 @@ static void pass_over_rows(const work *w) {
     const char *from = g->blocks ? NULL : next < g->n ? df_gemm_b(g, next * g->b_col) : w->later;
     for (int64_t i = 0; i < panels; i++) {
       int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
-      df_tile_ahead ahead = {0};
-      if (from && p < end)
-        ahead = (df_tile_ahead){from + p * g->b_row * item,
-                                (g->b_col == 1 ? g->b_row : g->b_col) * item};
+      const df_tile_ahead ahead =
+          from && p < end ? ahead_of(g, from + p * g->b_row * item, end - p) : (df_tile_ahead){0};
       multiply_tile(w, i * w->height, j, a + i * panel, strip, ahead);
       if (next < g->n)
         pack_columns(w, other, next, p, end);
@@ -290,7 +295,7 @@ df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, in
 
 df_gemm_split DF_NAME(df_gemm_blocks_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
                                             int32_t threads) {
-  return split_of(m, n, k, batch, threads, DF_LANES);
+  return split_of(m, n, k, batch, threads, DF_BLOCKS_STEPS);
 }
 
 void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
@@ -299,7 +304,7 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
   int64_t j = index % split->across * split->columns;
   df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
   df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
-  blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_LANES : 1);
+  blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_BLOCKS_STEPS : 1);
   const float *panels = gemm->prepacked;
   const int once = by.rows_stay && is_read_once(&task) && !panels;
   for (int64_t from = 0; from < task.n; from += by.n)

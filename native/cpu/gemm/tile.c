@@ -63,9 +63,10 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
     FOR_EACH sum[i][j] = vec_zero();
   }
   int64_t p = 0;
-  if (!strided && epilogue->ahead.next) {
+  if (!strided) {
     const char *next = epilogue->ahead.next;
-    for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
+    const int64_t end = df_min(k, (int64_t)epilogue->ahead.rows * DF_AHEAD_STEPS);
+    for (; p + DF_AHEAD_STEPS <= end; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
       for (int64_t at = 0; at < DF_TILE_COLUMNS * 4; at += 64)
         __builtin_prefetch(next + at, 0, 2);
 #pragma GCC unroll 1 /* steps that overlap take more registers than AVX2 has */

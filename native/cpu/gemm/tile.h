@@ -22,10 +22,12 @@
 enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory can keep up */
 
 /* What is read later, and fetched meanwhile into the second cache: every DF_AHEAD_STEPS steps of k
- * a row of DF_TILE_COLUMNS floats. */
+ * a row of DF_TILE_COLUMNS floats. No more rows than are packed behind the tile: those of later
+ * ones lie a power of two apart as often as not, and would drive these and a out of that cache. */
 typedef struct df_tile_ahead {
-  const char *next; /* null for nothing */
-  int64_t row;      /* bytes from one row to the next */
+  const char *next;
+  int32_t row;  /* bytes from one row to the next */
+  int32_t rows; /* 0 for nothing */
 } df_tile_ahead;
 
 /* What a tile does beside its sums: to them before they are stored, where a null bias is none, and

@@ -9,7 +9,7 @@
 #include "quantized/pack.h"
 #include "quantized/pairs.h"
 #include "quantized/round.h"
-#include "quantized/squares.h"
+#include "simd/squares.h"
 
 #define DEPTHWISE_INLINE static inline __attribute__((always_inline))
 

@@ -1,6 +1,6 @@
-/* quantized/squares.h: squares of bytes, transposed in registers. */
-#ifndef DF_CPU_QUANTIZED_SQUARES_H
-#define DF_CPU_QUANTIZED_SQUARES_H
+/* simd/squares.h: squares of bytes, transposed in registers. */
+#ifndef DF_CPU_SIMD_SQUARES_H
+#define DF_CPU_SIMD_SQUARES_H
 
 #include <stdint.h>
 #include <string.h>
