@@ -38,6 +38,7 @@ enum { ALIGNMENT = 64 };
   X(attention_grad)                                                                                \
   X(batch_norm)                                                                                    \
   X(cast)                                                                                          \
+  X(col2im)                                                                                        \
   X(conv)                                                                                          \
   X(conv_float64)                                                                                  \
   X(conv_grad_input)                                                                               \
