@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -183,3 +185,35 @@ def test_the_output_that_is_differentiated_has_one_element_whatever_its_rank(sha
     found = df.Session(df.value_and_grad(g.build())).run({"x": array})
     assert found["y"].shape == shape
     np.testing.assert_array_equal(found["grad.x"], 2 * array)
+
+
+@pytest.mark.parametrize("axes", [(1,), (-1, 0), (0, 1, 2)])
+@pytest.mark.parametrize("shape", [(2, 3, 2), ("a", 3, "b"), (1, 3, 1)])
+def test_products_with_zeros_have_derivatives_of_any_order(shape: tuple[int | str, ...], axes: tuple[int, ...]) -> None:
+    """Against the coefficients of the product of the other (x + t v), a polynomial in t."""
+    sizes = [size if isinstance(size, int) else 2 for size in shape]
+    random = np.random.default_rng(2)
+    x, v = random.normal(size=sizes), random.normal(size=sizes)
+    x[:, 0] = x[:, 2] = 0
+    g = df.GraphBuilder()
+    y = ops.reduce_prod(g.input("x", df.float64, shape), axes=axes, keepdims=False)
+    g.output("y", ops.reduce_sum(y, axes=tuple(range(y.type.rank)), keepdims=False))
+    graph = df.value_and_grad(g.build(), "x")
+    for order in range(4):
+        expected = np.zeros(sizes)
+        for at in np.ndindex(*sizes):
+            group = tuple(slice(None) if axis in axes or axis - 3 in axes else at[axis] for axis in range(3))
+            chosen = np.zeros(sizes, bool)
+            chosen[group] = True
+            chosen[at] = False
+            polynomial = np.polynomial.Polynomial([1.0])
+            for root, slope in zip(x[chosen], v[chosen], strict=True):
+                polynomial *= np.polynomial.Polynomial([root, slope])
+            coefficients = polynomial.coef
+            expected[at] = coefficients[order] * math.factorial(order) if order < len(coefficients) else 0.0
+        found = df.Session(graph, devices=["cpu"]).run({"x": x})["grad.x"]
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+        g = df.GraphBuilder()
+        slope = g.adopt(graph)[graph.outputs["grad.x"]]
+        g.output("y", ops.reduce_sum(ops.mul(slope, v), axes=(0, 1, 2), keepdims=False))
+        graph = df.value_and_grad(g.build(), "x")

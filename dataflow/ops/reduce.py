@@ -11,7 +11,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, int64
 from ..ir.value import Value
-from .arithmetic import add, div, mul, sub
+from .arithmetic import div, mul
 from .cast import cast
 from .infer import (
     builder_for,
@@ -26,8 +26,10 @@ from .infer import (
     result,
     scalar_like,
 )
-from .logic import equal, where
-from .shape import broadcast_to, reshape
+from .logic import equal
+from .scatter import zeros_like
+from .shape import broadcast_to, reshape, transpose
+from .sort import linear_recurrence, shifted
 
 _AXES: dict[str, Any] = {"axes": REQUIRED, "keepdims": True}
 
@@ -71,14 +73,35 @@ def _mean_infer(x: TensorType, *, axes: Sequence[int], keepdims: bool) -> Tensor
 
 
 def _prod_gradient(node: Node, dy: Value) -> Value:
-    """The product of the other elements, without a division by zero: zeros count as one, and apart."""
+    """Times the product of the other elements: of those before each one, times that of those behind it.
+
+    Nothing is divided by what may be 0, and no element stands for another number, so that derivatives of any order are
+    those of the product.
+    """
     x = operand(node)
-    zero = scalar_like(x, 0)
-    zeros = cast(equal(x, zero), to=x.type.dtype)
-    others_zero = sub(_broadcast_back(node, reduce_sum(zeros, **node.attributes)), zeros)
-    safe = add(x, zeros)
-    others = div(_broadcast_back(node, reduce_prod(safe, **node.attributes)), safe)
-    return mul(_broadcast_back(node, dy), where(equal(others_zero, zero), others, zero))
+    axes = normal_axes(node.op.name, node.attributes["axes"], x.type.rank)
+    cotangent = _broadcast_back(node, dy)
+    if not axes:
+        return cotangent
+    if len(axes) == 1:
+        return mul(cotangent, _others(x, axes[0]))
+    left = [axis for axis in range(x.type.rank) if axis not in axes]
+    order = [*left, *axes]
+    moved = transpose(x, perm=order)
+    rows = reshape(moved, shape=(*moved.type.shape[: len(left)], product([x.type.shape[a] for a in axes])))
+    others = reshape(_others(rows, len(left)), shape=moved.type.shape)
+    return mul(cotangent, transpose(others, perm=[order.index(axis) for axis in range(x.type.rank)]))
+
+
+def _others(x: Value, axis: int) -> Value:
+    """For each element the product of all others along an axis."""
+
+    def before(reverse: bool) -> Value:
+        first = shifted(zeros_like(x), axis, reverse, first=1)
+        found: Value = linear_recurrence(shifted(x, axis, reverse), first, axis=axis, reverse=reverse)
+        return found
+
+    return mul(before(False), before(True))
 
 
 def _numbers_infer(name: str) -> Any:

@@ -8,7 +8,7 @@ from ..ir.op import REQUIRED, MultiOp, Op
 from ..ir.types import TensorType, int64
 from ..ir.value import Value
 from .arithmetic import mul
-from .infer import alike, need, need_number, normal_axis, operand, result
+from .infer import alike, need, need_number, normal_axis, operand, result, scalar_like
 from .scatter import scatter_elements, zeros_like
 from .shape import pad, slice_
 
@@ -36,21 +36,22 @@ def _recurrence_infer(a: TensorType, b: TensorType, *, axis: int, reverse: bool)
     return alike("linear_recurrence", a, b)
 
 
-def _shifted(x: Value, axis: int, reverse: bool) -> Value:
-    """Each element replaced by the one before it along an axis, in the order of a recurrence; the first by 0."""
+def shifted(x: Value, axis: int, reverse: bool, first: float = 0) -> Value:
+    """The element before each one along an axis, in the order of a recurrence; before the first one ``first``."""
     at, shape = normal_axis("linear_recurrence", axis, x.type.rank), x.type.shape
     own = tuple(int(i == at) for i in range(x.type.rank))
     none = (0,) * x.type.rank
     starts, pads = (own, (*none, *own)) if reverse else (none, (*own, *none))
+    padded = pad(x, scalar_like(x, first), pads=pads) if first else pad(x, pads=pads)
     stops = tuple(size + start for size, start in zip(shape, starts, strict=True))
-    return slice_(pad(x, pads=pads), starts=starts, stops=stops, steps=(1,) * x.type.rank)
+    return slice_(padded, starts=starts, stops=stops, steps=(1,) * x.type.rank)
 
 
 def _recurrence_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     """db_i = dy_i + a_(i+1) db_(i+1), a recurrence in the other order; da_i = db_i y_(i-1)."""
     axis, reverse = node.attributes["axis"], bool(node.attributes["reverse"])
-    db = linear_recurrence(_shifted(operand(node), axis, not reverse), dy, axis=axis, reverse=not reverse)
-    return mul(db, _shifted(result(node), axis, reverse)), db
+    db = linear_recurrence(shifted(operand(node), axis, not reverse), dy, axis=axis, reverse=not reverse)
+    return mul(db, shifted(result(node), axis, reverse)), db
 
 
 linear_recurrence: Op = Op(
