@@ -12,13 +12,18 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from . import init, ops
 from .errors import InputError
 from .host import checks
 from .host.numbers import integer
 from .ir.builder import GraphBuilder
-from .ir.types import Array
+from .ir.dims import Dim, Size
+from .ir.op import Op
+from .ir.types import Array, DType, float32
 from .ir.value import Value
+from .ops.random import UNSEEDED
 
 
 def linear(
@@ -122,6 +127,43 @@ def layer_norm(g: GraphBuilder, x: Value, *, epsilon: float = 1e-5, name: str = 
     layer = _Layer(g, x, name, 0)
     scale, bias = layer.given("weight", sizes, init.ones(sizes)), layer.given("bias", sizes, init.zeros(sizes))
     return g.add(ops.layer_norm, (x, scale, bias), {"axis": -1, "epsilon": epsilon}).outputs[0]  # type: ignore[return-value]
+
+
+def normal(
+    g: GraphBuilder, shape: Sequence[Size], *, mean: float = 0.0, scale: float = 1.0, dtype: DType = float32
+) -> Value:
+    """Normal noise of a shape, drawn anew in each run, step of training and iteration of a loop.
+
+    Args:
+        g: gets the node.
+        shape: sizes, named ones too: ``x.shape``.
+        mean: of the numbers.
+        scale: their standard deviation.
+        dtype: a float.
+
+    Raises:
+        InputError: a shape or dtype that doesn't fit.
+    """
+    return _drawn(g, ops.random_normal, shape, {"mean": mean, "scale": scale, "dtype": dtype})
+
+
+def uniform(
+    g: GraphBuilder, shape: Sequence[Size], *, low: float = 0.0, high: float = 1.0, dtype: DType = float32
+) -> Value:
+    """Uniform noise from ``low`` to below ``high``, drawn anew as that of ``normal``."""
+    return _drawn(g, ops.random_uniform, shape, {"low": low, "high": high, "dtype": dtype})
+
+
+def _drawn(g: GraphBuilder, op: Op, shape: Sequence[Size], attributes: dict[str, Any]) -> Value:
+    """What an op draws by the key of the run."""
+    checks.instance("nn: g", g, GraphBuilder)
+    known = isinstance(shape, (tuple, list)) and all(isinstance(size, (int, np.integer, Dim)) for size in shape)
+    if not known:
+        raise InputError(
+            f"nn: the shape of noise is {shape!r}; expected a list of sizes; named ones are those of a value, x.shape"
+        )
+    key = g.constant(np.array([UNSEEDED, 0], np.uint64), "key")
+    return g.add(op, (key,), {"shape": shape, **attributes}).outputs[0]  # type: ignore[return-value]
 
 
 class _Layer:

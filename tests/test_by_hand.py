@@ -207,8 +207,8 @@ def test_products_with_zeros_have_derivatives_of_any_order(shape: tuple[int | st
             chosen[group] = True
             chosen[at] = False
             polynomial = np.polynomial.Polynomial([1.0])
-            for root, slope in zip(x[chosen], v[chosen], strict=True):
-                polynomial *= np.polynomial.Polynomial([root, slope])
+            for factor, slope in zip(x[chosen], v[chosen], strict=True):
+                polynomial *= np.polynomial.Polynomial([factor, slope])
             coefficients = polynomial.coef
             expected[at] = coefficients[order] * math.factorial(order) if order < len(coefficients) else 0.0
         found = df.Session(graph, devices=["cpu"]).run({"x": x})["grad.x"]
@@ -217,3 +217,44 @@ def test_products_with_zeros_have_derivatives_of_any_order(shape: tuple[int | st
         slope = g.adopt(graph)[graph.outputs["grad.x"]]
         g.output("y", ops.reduce_sum(ops.mul(slope, v), axes=(0, 1, 2), keepdims=False))
         graph = df.value_and_grad(g.build(), "x")
+
+
+def test_noise_is_drawn_anew_in_each_run_and_is_that_of_its_gradient() -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 3))
+    g.output("flat", df.nn.uniform(g, (4000,), low=2.0, high=6.0))
+    for name in ("first", "second"):
+        g.output(name, df.nn.normal(g, x.shape, mean=1.0, scale=0.5))
+    y = x * g.parameter("scale", np.ones(3, np.float32)) * df.nn.normal(g, x.shape)
+    g.output("noise", y)
+    g.output("y", y.sum())
+    graph = df.value_and_grad(g.build(), ["x"], of="y")
+    feeds = {"x": np.ones((4000, 3), np.float32)}
+    session = df.Session(graph, devices=["cpu"], seed=5)
+    runs = [session.run(feeds) for _ in range(2)]
+    drawn = [run[name].ravel() for run in runs for name in ("first", "second", "noise")]
+    assert np.abs(np.corrcoef(drawn) - np.eye(6)).max() < 0.05  # none is another again
+    for run in runs:
+        np.testing.assert_array_equal(run["grad.x"], run["noise"])
+        assert run["first"].mean() == pytest.approx(1, abs=0.03) and run["first"].std() == pytest.approx(0.5, abs=0.03)
+        assert run["flat"].min() >= 2 and run["flat"].max() < 6
+        assert run["flat"].mean() == pytest.approx(4, abs=0.1)
+    again = df.Session(graph, devices=["cpu"], seed=5).run(feeds)
+    np.testing.assert_array_equal(again["noise"], runs[0]["noise"])
+    g = df.GraphBuilder()
+    for shape in (3, ("batch", 3), (2.5,)):
+        with pytest.raises(df.InputError, match="expected a list of sizes; named ones are those of a value"):
+            df.nn.normal(g, shape)  # type: ignore[arg-type]
+
+
+def test_noise_trains_what_it_is_scaled_by() -> None:
+    """The mean of (x + s n)^2 over noise n is x^2 + s^2: s goes to 0, and each step has other noise."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch",))
+    g.output("y", x + g.parameter("s", np.float32(1)) * df.nn.normal(g, x.shape))
+    model = df.Model(g.build())
+    batch = {"x": np.zeros(4096, np.float32), "labels": np.zeros(4096, np.float32)}
+    with df.Trainer(model, "mse", "sgd:lr=0.1,momentum=0", devices=["cpu"]) as trainer:
+        losses = np.array([trainer.step(batch) for _ in range(10)])
+    np.testing.assert_allclose(losses, 0.8 ** (2 * np.arange(10)), rtol=0.25)
+    assert len(set(losses[1:] / losses[:-1])) == 9

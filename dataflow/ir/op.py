@@ -19,7 +19,7 @@ from .declaration import fault_of
 from .dims import Dim
 from .op_help import Declared, Documentation
 from .tracing import Traced
-from .types import Array, DType, TensorType
+from .types import Array, DType, TensorType, dtype
 from .value import Builder, Use, Value, builder_of, misplaced
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
@@ -180,6 +180,8 @@ class AnyOp:
                 # kernels in C would read it as 0
                 expected = _ONE_KIND[type(default)]
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected {expected}")
+            elif type(value) is not DType and (type(default) is DType or isinstance(value, (type, np.dtype))):
+                value = dtype(value)  # np.float32, or "float32"
             out[key] = value
         return out
 

@@ -144,3 +144,16 @@ def test_bytes_in_memory_are_numpys_and_in_files_bytes_hold_several_elements(dty
     if dtype.kind != "s":
         assert dtype.nbytes(7) == 7 * dtype.numpy.itemsize
         assert dtype.packed_nbytes(7) == -(-7 * dtype.bits // 8)
+
+
+@pytest.mark.parametrize("given", [np.float64, np.dtype("float64"), float])
+def test_attributes_take_numpys_dtypes_as_inputs_do(given: Any) -> None:
+    g = df.GraphBuilder()
+    x, index = g.input("x", given, (2,)), g.input("index", np.int64, (2,))
+    assert ops.cast(ops.cast(x, to=np.int8), to=given).type == x.type
+    for dtype in (given, "float64"):
+        assert ops.one_hot(index, depth=3, dtype=dtype).type == df.TensorType(df.float64, (2, 3))
+    assert g.nodes()[0].attributes["to"] is df.int8
+    for dtype in ("text", 3, None):
+        with pytest.raises(df.InputError, match="is no dtype; expected one of float32"):
+            ops.one_hot(index, depth=3, dtype=dtype)
