@@ -264,6 +264,9 @@ def load(path: str | Path) -> Checkpoint:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: can't be read as a checkpoint: {error.strerror}") from error
+    except IsADirectoryError as error:
+        advice = "resume='auto' with checkpoint=, this folder, goes on from its newest"
+        raise InputError(f"{path} is a folder; expected a checkpoint of it; {advice}") from error
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path}: can't be read as a checkpoint, truncated or damaged: {error}") from error
     if version == 1:

@@ -195,6 +195,7 @@ def test_older_newer_and_foreign_files_are_distinguished(
     for name, message in (
         ("foreign.safetensors", "no checkpoint of this form"),
         ("missing.safetensors", "No such file"),
+        ("newer", r"is a folder; expected a checkpoint of it; resume='auto' with checkpoint="),
     ):
         with pytest.raises(df.InputError, match=message):
             linear.trainer().fit(data, resume=tmp_path / name, **options)
