@@ -29,8 +29,9 @@ from .value import Value, refuse_bool
 class GraphBuilder:
     """Collects values and nodes; ``build`` freezes them.
 
-    Ops called on its values (``df.ops.relu(x)``, ``x @ w``) add their nodes here. Numbers and arrays among
-    the operands become constants of the other operand's dtype.
+    Ops called on its values (``df.ops.relu(x)``, ``x @ w``) add their nodes here. Numbers among the operands become
+    constants of the other operand's dtype; arrays too beside an operator, as in ``x + array``, and constants of
+    their own dtype among those of an op, ``df.ops.add(x, array)``.
     """
 
     def __init__(self, name: str = "") -> None:
