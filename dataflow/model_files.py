@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,11 +14,10 @@ from .errors import InputError, ModelError, PluginError, blamed
 from .host import checks
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
+from .host.new_file import new_file
 from .model import Model
 from .plugin.hookspecs import Format, Save
 from .plugin.registry import Registry, registry_of
-
-_numbers = itertools.count()  # of files that are being written
 
 
 def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:
@@ -82,17 +80,11 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
-    unfinished = target.with_name(f".{os.getpid()}.{next(_numbers)}{target.suffix}")
-    try:
-        with _named("save", path, form, options):
-            write(model, str(unfinished), **options)
-            if target.parent.is_dir() and not os.path.lexists(unfinished):
-                expected = f"expected one at the path that it is given, {unfinished.name}"
-                raise PluginError(f"{path}: save of the plugin {form.plugin} wrote no file; {expected}")
-            unfinished.replace(target)
-    finally:
-        with contextlib.suppress(OSError, ValueError):  # the reason why it is still there counts
-            unfinished.unlink(missing_ok=True)
+    with _named("save", path, form, options), new_file(target, target.suffix) as unfinished:
+        write(model, str(unfinished), **options)
+        if target.parent.is_dir() and not os.path.lexists(unfinished):
+            expected = f"expected one at the path that it is given, {unfinished.name}"
+            raise PluginError(f"{path}: save of the plugin {form.plugin} wrote no file; {expected}")
 
 
 @contextlib.contextmanager

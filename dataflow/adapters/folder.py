@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import InputError, ModelError
 from ..host import checks
+from ..host.new_file import new_file
 from ..ir.types import Array
 from ..layers.layers import Layer, layers_of
 from ..model import Model
@@ -72,13 +73,9 @@ def save_adapters(model: Model, folder: str | Path, *, overwrite: bool = False) 
         "bias": "none", "fan_in_fan_out": False, "init_lora_weights": True,
     }  # fmt: skip
     target.mkdir(parents=True, exist_ok=True)
-    unfinished = target / f".{TENSORS}.part"
     stored = {name: np.require(array, requirements="C") for name, array in tensors.items()}
-    try:
+    with new_file(target / TENSORS) as unfinished:
         write_tensors(unfinished, stored, {"format": "pt"})
-        unfinished.replace(target / TENSORS)
-    finally:
-        unfinished.unlink(missing_ok=True)
     (target / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 

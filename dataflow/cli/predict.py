@@ -14,6 +14,7 @@ import click
 import numpy as np
 
 from ..errors import InputError
+from ..host.new_file import new_file
 from ..ir.types import Array
 from .data_options import data_arguments, data_options
 from .options import (
@@ -105,13 +106,8 @@ def _write(target: str | None, lines: Iterable[str]) -> None:
         for line in lines:
             click.echo(line)
         return
-    unfinished = Path(f"{target}.unfinished")  # what is there stays until the new file is complete
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with new_file(Path(target)) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def _lines(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..errors import InputError
 from ..host.fork import renew_in_child
+from ..host.new_file import new_file
 from ..version import VERSION
 
 if TYPE_CHECKING:
@@ -137,9 +138,8 @@ class Algorithms:
         machines = _read(self.file)
         with self._lock:
             machines[_processor()] = {**machines.get(_processor(), {}), **self._known}
-        unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}.part")
-        unfinished.write_text(json.dumps({"format": FORM, "machines": machines}, indent=1), "utf-8")
-        unfinished.replace(self.file)
+        with new_file(self.file) as unfinished:
+            unfinished.write_text(json.dumps({"format": FORM, "machines": machines}, indent=1), "utf-8")
 
 
 def _describe(node: LoweredNode) -> str:

@@ -15,9 +15,9 @@ static df_window window_of(const df_attribute *const *attributes, int32_t count,
   const int64_t *dilations = df_attribute_ints(attributes, count, DF_COL2IM_DILATIONS, NULL);
   int64_t windows[DF_AXES];
   for (int32_t i = 0; i < axes; i++) {
-    const int64_t spread = image[i] + pads[i] + pads[axes + i] - dilations[i] * (kernel[i] - 1);
+    const int64_t steps = image[i] + pads[i] + pads[axes + i] - dilations[i] * (kernel[i] - 1);
     DF_ASSUME(strides[i] > 0);
-    windows[i] = spread < 1 ? 0 : (spread - 1) / strides[i] + 1;
+    windows[i] = steps < 1 ? 0 : (steps - 1) / strides[i] + 1;
   }
   return df_window_make(axes, image, windows, kernel, strides, pads, dilations);
 }

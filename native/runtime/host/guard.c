@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
+#if defined(__linux__) && defined(__x86_64__)
+#include <ucontext.h>
+#endif
 
 enum { REGIONS = 256, NEAR = 1 << 20 };
 

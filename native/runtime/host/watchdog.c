@@ -27,9 +27,24 @@ static int64_t now_nanoseconds(void) {
 static void make_condition(void) {
   pthread_condattr_t attributes;
   pthread_condattr_init(&attributes);
+#if !defined(__APPLE__) /* where waits can be of a duration, but not by this clock */
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
   pthread_cond_init(&watchdog.changed, &attributes);
   pthread_condattr_destroy(&attributes);
+}
+
+/* Waits for a change, no longer than until |time|. */
+static void wait_until(int64_t time) {
+#if defined(__APPLE__)
+  const int64_t rest = time - now_nanoseconds();
+  const struct timespec until = {.tv_sec = rest / 1000000000, .tv_nsec = rest % 1000000000};
+  if (rest > 0)
+    pthread_cond_timedwait_relative_np(&watchdog.changed, &watchdog.mutex, &until);
+#else
+  const struct timespec until = {.tv_sec = time / 1000000000, .tv_nsec = time % 1000000000};
+  pthread_cond_timedwait(&watchdog.changed, &watchdog.mutex, &until);
+#endif
 }
 
 /* Sets the words whose time has come; returns when the next one's does, or INT64_MAX. */
@@ -55,8 +70,7 @@ static void *watch(void *unused) {
     if (next == INT64_MAX) {
       pthread_cond_wait(&watchdog.changed, &watchdog.mutex);
     } else {
-      struct timespec until = {.tv_sec = next / 1000000000, .tv_nsec = next % 1000000000};
-      pthread_cond_timedwait(&watchdog.changed, &watchdog.mutex, &until);
+      wait_until(next);
     }
   }
   return NULL;
