@@ -13,6 +13,7 @@ _ERRORS: Mapping[int, type[DataflowError]] = {
     lib.DF_OUT_OF_MEMORY: OutOfMemoryError,
     lib.DF_CANCELLED: Cancelled,
 }
+_STATUSES = ("DF_INVALID", "DF_UNSUPPORTED", "DF_OUT_OF_MEMORY", "DF_DEVICE", "DF_CANCELLED", "DF_INTERNAL")
 
 
 def raise_error(status: int, error: Any, where: str) -> None:
@@ -29,5 +30,11 @@ def raise_error(status: int, error: Any, where: str) -> None:
     """
     if status == lib.DF_OK:
         return
-    text = ffi.string(error.text).decode("utf-8", "replace") or f"status {status}"
+    text = ffi.string(error.text).decode("utf-8", "replace") or _unexplained(status)
     raise _ERRORS.get(status, DeviceError)(f"{where}: {text}")
+
+
+def _unexplained(status: int) -> str:
+    """What is said where a status came without a text."""
+    name = next((n for n in _STATUSES if status == getattr(lib, n)), None)
+    return f"{name} without a message" if name else f"the status {status}, which dataflow.h hasn't"

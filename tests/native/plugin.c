@@ -1,6 +1,7 @@
 /* plugin.c: a device library for tests, with kernels that wait, count and fail. Broken on purpose
  * by macros: FAULT_MAJOR, FAULT_SIZE, FAULT_DEVICE_SIZE, FAULT_KERNEL_SIZE, FAULT_NO_RUN,
- * FAULT_NO_COPY, FAULT_NULL, FAULT_NO_ENTRY.
+ * FAULT_NO_COPY, FAULT_NULL, FAULT_NO_ENTRY, FAULT_ASYNCHRONOUS, and FAULT_MEMBERS=, initializers
+ * of the device.
  */
 #include "dataflow_inline.h"
 
@@ -130,6 +131,9 @@ static df_device device = {
     .copy = DEVICE_COPY,
     .kernels = kernels,
     .n_kernels = sizeof kernels / sizeof kernels[0],
+#ifdef FAULT_MEMBERS
+    FAULT_MEMBERS
+#endif
 };
 static const df_device *const devices[] = {&device};
 
@@ -155,6 +159,9 @@ static const df_plugin plugin = {
 #ifndef FAULT_NO_ENTRY
 const df_plugin *df_plugin_entry(const df_host *given) {
   host = given;
+#ifdef FAULT_ASYNCHRONOUS
+  device.flags |= DF_ASYNCHRONOUS;
+#endif
   device.prepare = host->segment_prepare;
   device.run = host->segment_run;
   device.release = host->segment_release;

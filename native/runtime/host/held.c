@@ -63,10 +63,18 @@ df_status df_hold_device(const df_device *device, const int64_t *values, df_held
   return DF_OK;
 }
 
+/* The status of an allocation, or a failure where it is without one and gave nothing. */
+static df_status checked_memory(df_status status, const df_buffer *buffer, df_error *error) {
+  if (status || buffer->base)
+    return status;
+  return df_error_set(error, DF_DEVICE, -1, "it says DF_OK and gives a null base");
+}
+
 df_status df_hold_memory(const df_held *device, int64_t bytes, df_held *held, df_error *error) {
   df_opened *opened = device->opened;
   held->buffer = (df_buffer){.struct_size = sizeof held->buffer, .bytes = bytes};
   df_status status = opened->device->alloc(opened->self, bytes, &held->buffer, error);
+  status = checked_memory(status, &held->buffer, error);
   if (!status)
     enter(opened, DF_HELD_MEMORY, held);
   return status;
@@ -76,6 +84,7 @@ df_status df_hold_staging(const df_held *device, int64_t bytes, df_held *held, d
   df_opened *opened = device->opened;
   held->buffer = (df_buffer){.struct_size = sizeof held->buffer, .bytes = bytes};
   df_status status = opened->device->alloc_staging(opened->self, bytes, &held->buffer, error);
+  status = checked_memory(status, &held->buffer, error);
   if (!status)
     enter(opened, DF_HELD_STAGING, held);
   return status;

@@ -42,6 +42,21 @@ static df_status check_kernels(const char *kind, const char *owner, const df_ker
   return DF_OK;
 }
 
+/* What members of a device say that can't be so together, or null. */
+static const char *contradiction(const df_device *device) {
+  if ((device->flags & DF_ASYNCHRONOUS) && !device->sync)
+    return "is DF_ASYNCHRONOUS and has no sync, by which its work is waited for";
+  if (device->options && *device->options && !device->open)
+    return "has options and no open, which takes them";
+  if (device->alloc_staging && !device->free_staging)
+    return "has alloc_staging and no free_staging";
+  if (device->largest_buffer < 0)
+    return "has a largest_buffer below 0";
+  if (device->alignment < 0 || (device->alignment & (device->alignment - 1)))
+    return "has an alignment that is no power of two";
+  return NULL;
+}
+
 static df_status check_device(const df_plugin *plugin, int32_t index, df_error *error) {
   const df_device *device = plugin->devices[index];
   if (!device)
@@ -58,6 +73,9 @@ static df_status check_device(const df_plugin *plugin, int32_t index, df_error *
     return df_error_set(error, DF_INVALID, -1,
                         "device '%s' lacks one of alloc, free, copy, prepare, run, release",
                         device->name);
+  const char *reason = contradiction(device);
+  if (reason)
+    return df_error_set(error, DF_INVALID, -1, "device '%s' %s", device->name, reason);
   return check_kernels("device", device->name, device->kernels, device->n_kernels, error);
 }
 
