@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, get_args
 
-from ..errors import InputError, blamed
+from ..errors import InputError, PluginError, blamed
 from ..host import checks
 from ..host.limits import Limits, account_of
 from ..host.numbers import integer
@@ -142,6 +142,8 @@ def open_devices(how: Execution, placement: Placement, registry: Registry) -> De
     for name in placement.devices:
         with blamed(f"device {name!r}: open()"):
             backends[name] = registry.devices[name].open(options.get(name, none), how.precision)
+        if not hasattr(backends[name], "prepare"):
+            raise PluginError(f"device {name!r}: open() gave {checks.shown(backends[name])}; expected a Backend")
     memories = {d: registry.devices[d].memory for d in placement.devices}
     return Devices(backends, memories, thread_count(how.threads), how.algorithms, how.precision, account)
 

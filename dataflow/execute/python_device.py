@@ -140,6 +140,8 @@ def _put_result(step: Step, target: Any, result: Any) -> None:
         if shape != target.shape:
             gave = "None" if result is None else f"a result of shape {list(shape)}"
             expected = str(list(target.shape))
+        elif isinstance(result, np.ma.MaskedArray):  # whose mask would be lost
+            gave, expected = "a masked array", "one without a mask"
         elif (found := np.asarray(result).dtype) != target.dtype and _loses(found, target.dtype):
             gave, expected = f"a result of {found}", str(target.dtype)
         else:
@@ -196,7 +198,7 @@ def call_kernel(
     bodies = {"bodies": node.bodies} if node.op.bodies else {}
     try:
         with np.errstate(all="ignore"):
-            found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
+            found = code(MappingProxyType(node.attributes if attributes is None else attributes), *inputs, **bodies)
     except SystemExit as error:  # the process is the user's
         raise failure(f"{node.describe()}: a kernel of it", error) from error
     except Exception as error:

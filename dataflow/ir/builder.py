@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataflowError, InputError, ModelError
+from ..errors import DataflowError, InputError, ModelError, failure
 from ..host import checks
 from ..host.limits import poll
 from ..host.numbers import integer
@@ -209,6 +209,11 @@ class GraphBuilder:
             raise InputError(
                 f"{op.name}: its operands or attributes ({shown}) don't fit: {error} [node {node_name!r}{where}]"
             ) from error
+        except (MemoryError, RecursionError):
+            raise  # not the op's alone
+        except (Exception, SystemExit) as error:
+            where = f" ({origin})" if origin else ""
+            raise failure(f"{op.name} {node_name!r}{where}: infer", error) from error
         names = output_names or ()
         outputs = []
         for index, type_ in enumerate(results):

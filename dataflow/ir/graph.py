@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from ..errors import DataflowError, ModelError, failure
+from ..errors import ModelError, PluginError, blamed
 from ..host.quick_init import quick_init
 from .dims import Dim
-from .op import AnyOp, Attribute
+from .op import AnyOp, Attribute, View
 from .types import Array
 from .value import Value
 
@@ -58,13 +58,24 @@ class Node:
         """
         if self.op.cost is None:
             return sum([value.type.elements for value in self.outputs if value is not None])
-        try:
-            found: int = self.op.cost(self)
-        except (DataflowError, MemoryError):
-            raise
-        except Exception as error:
-            raise failure(f"{self.describe()}: its cost", error) from error
-        return found
+        with blamed(f"{self.describe()}: its cost"):
+            return self.op.cost(self)
+
+    def view_of(self, strides: tuple[int, ...]) -> View | None:
+        """Where the result lies in the first input, whose elements have these strides; None: not in place.
+
+        Raises:
+            PluginError: the op's ``view`` fails, or gives something else.
+        """
+        if self.op.view is None:
+            return None
+        with blamed(f"{self.describe()}: its view"):
+            found = self.op.view(self, strides)
+        result = self.outputs[0]
+        if found is None or (isinstance(found, View) and (result is None or len(found.strides) == result.type.rank)):
+            return found
+        expected = "None, or a View with a stride for each axis of the result"
+        raise PluginError(f"{self.describe()}: its view gave {found!r}; expected {expected}")
 
     def describe(self) -> str:
         """Op, name and origin, as errors begin."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DataflowError, PluginError, failure
+from ..errors import PluginError, blamed
 from .declaration import unpaired
 from .graph import Node
 from .substitution import answered
@@ -135,12 +135,8 @@ class Kernel:
         # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
         if self.accepts is None or not has_work(node):
             return None
-        try:
+        with blamed(f"{node.describe()}: accepts of the kernel {self.name!r}"):
             answer: str | None = answered(self.accepts, node)
-        except (DataflowError, MemoryError):
-            raise
-        except Exception as error:
-            raise failure(f"{node.describe()}: accepts of the kernel {self.name!r}", error) from error
         if answer is not None and not isinstance(answer, str):
             raise PluginError(
                 f"{node.describe()}: accepts of the kernel {self.name!r} gave {answer!r}; expected a reason, or None"

@@ -64,7 +64,7 @@ class _Slices:
             first, alone = source, alone and self.is_alone(source)
         strides: tuple[int, ...] | None = contiguous_strides(first.type.sizes)
         for node in reversed(chain):
-            view = node.op.view(node, strides) if node.op.view is not None and strides is not None else None
+            view = node.view_of(strides) if strides is not None else None
             strides = None if view is None or view.offset else view.strides
         found = None
         if strides is not None and first.type.nbytes == value.type.nbytes:

@@ -156,10 +156,10 @@ def _lower_view(table: StorageTable, node: Node) -> None:
     source = table.storage.get(value)
     if source is None:
         source = table.read(value, _memory_of_readers(table, result))
-    view = node.op.view(node, source.strides)
+    view = node.view_of(source.strides)
     if view is None:
         source = table.contiguous(source, node)
-        view = node.op.view(node, source.strides)
+        view = node.view_of(source.strides)
     if view is None:
         raise ModelError(f"{node.describe()}: not even a contiguous input makes it a view")
     offset = source.offset + view.offset * value.type.dtype.nbytes(1)

@@ -112,7 +112,7 @@ class _Folding:
         source = node.inputs[0]
         assert source is not None
         assert node.op.view is not None
-        found = node.op.view(node, self._strides.get(source, contiguous_strides(source.type.sizes)))
+        found = node.view_of(self._strides.get(source, contiguous_strides(source.type.sizes)))
         return None if found is None else found.strides
 
     def affords(self, node: Node) -> bool:
@@ -185,7 +185,7 @@ def _lies_apart(node: Node) -> bool:
     assert node.op.view is not None
     if result.type.elements >= source.type.elements:
         return False
-    found = node.op.view(node, contiguous_strides(source.type.sizes))
+    found = node.view_of(contiguous_strides(source.type.sizes))
     return found is not None and found.strides != contiguous_strides(result.type.sizes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, blamed
 from ..host.limits import poll
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
@@ -218,7 +218,8 @@ class _Search(Groups):
         op, result = match.op, last.outputs[0]
         attributes = attributes_of(op, match.shape, match.free)
         try:
-            inferred = op.infer(*[None if v is None else v.type for v in inputs], **attributes)
+            with blamed(f"{op.name}: infer"):
+                inferred = op.infer(*[None if v is None else v.type for v in inputs], **attributes)
         except InputError:
             return None
         types = inferred if isinstance(inferred, tuple) else (inferred,)

@@ -32,5 +32,5 @@ def _is_identity(node: Node) -> bool:
     x, y = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op.view is None or node.op.effects != "none" or x is None or y is None or x.type != y.type:
         return False
-    view = node.op.view(node, contiguous_strides(x.type.sizes))
+    view = node.view_of(contiguous_strides(x.type.sizes))
     return view is not None and view.offset == 0 and is_contiguous(y.type.sizes, view.strides)

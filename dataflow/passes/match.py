@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from ..errors import PluginError
+from ..errors import PluginError, blamed
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.op import AnyOp, Attribute, Pattern
@@ -96,7 +96,7 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
     given = [None if i in absent else tracer.untyped(declared) for i, declared in enumerate(inputs)]
     try:
         result = pattern.build(*given, **{f.name: f for f in free})
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code; the process is the user's
         raise PluginError(f"{name}: its pattern can't be traced: {type(error).__name__}: {error}") from error
     makers = {v: node for node in tracer.nodes() for v in node.outputs if v is not None}
     if not isinstance(result, Value) or result not in makers:
@@ -239,4 +239,8 @@ class _Tracer(GraphBuilder):
 
 def attributes_of(op: AnyOp, shape: Shape, free: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The attributes of the op where its pattern was found with these constants."""
-    return op.complete(free if shape.pattern.attributes is None else shape.pattern.attributes(**free))
+    if shape.pattern.attributes is None:
+        return op.complete(free)
+    with blamed(f"{op.name}: attributes of its pattern"):
+        given = shape.pattern.attributes(**free)
+    return op.complete(given)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError, failure
+from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError, blamed, failure
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
 from ..ir.op import AnyOp
@@ -176,7 +176,7 @@ def _run_checked(one: Pass, graph: Graph, context: Context) -> Graph:
         made = one.run(graph, context)
     except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError):
         raise  # not the pass's alone
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code; the process is the user's
         raise failure(named, error) from error
     problem = _invalid(graph, made)
     if problem is not None:
@@ -207,7 +207,8 @@ def _ill_typed(node: Node) -> str | None:
     """Where the types of a node's results aren't those that its op infers, or None."""
     types = [None if v is None else v.type for v in node.inputs]
     bodies = {"bodies": node.bodies} if node.op.bodies else {}
-    inferred = node.op.infer(*types, **bodies, **node.attributes)
+    with blamed(f"{node.describe()}: infer"):
+        inferred = node.op.infer(*types, **bodies, **node.attributes)
     for value, expected in zip(node.outputs, inferred if isinstance(inferred, tuple) else (inferred,), strict=False):
         if value is not None and value.type != expected:
             return f"{node.describe()}: its result {value!r} should be {expected}"

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ..errors import InputError
+from ..errors import InputError, blamed
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
@@ -197,7 +197,8 @@ def _in_float32(node: Node, kept: int = -1) -> Node | None:
         for key, given in node.attributes.items()
     }
     try:
-        inferred = node.op.infer(*[None if v is None else v.type for v in inputs], **attributes)
+        with blamed(f"{node.describe()}: infer"):
+            inferred = node.op.infer(*[None if v is None else v.type for v in inputs], **attributes)
     except InputError:
         return None
     types = inferred if isinstance(inferred, tuple) else (inferred,)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import DataflowError, InputError
+from ..host.checks import shown
 from ..ir.builder import GraphBuilder
 from ..ir.types import Array, TensorType, float32
 from ..ir.value import Value
@@ -145,7 +146,7 @@ class BatchObjective:
         for name, metric, index in self.metrics:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
-            sums = metric.sums(target, *compared(entry.loss, target, values, read))
+            sums = _sums(name, metric, target, *compared(entry.loss, target, values, read))
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, free in self.free:
             sums = self._mean_or_elements(g, _called(f"the metric {name!r}", free, g, outputs, batch), None)
@@ -161,7 +162,8 @@ class BatchObjective:
         for name, metric, index in self.gathered:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
-            wanted = values_of(metric, target, *compared(entry.loss, target, values, read))
+            given = compared(entry.loss, target, values, read)
+            wanted = _called(f"values() of the metric {name!r}", values_of, metric, target, *given)
             terms |= {f"{name}:{number}": value for number, value in enumerate(wanted)}
         return terms
 
@@ -215,10 +217,23 @@ def _called(what: str, function: Callable[..., _Given], *arguments: Any) -> _Giv
         return function(*arguments)
     except DataflowError:
         raise
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code; the process is the user's
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         raise InputError(f"{what} failed at {where}: {type(error).__name__}: {error}") from error
+
+
+def _sums(name: str, metric: Metric, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+    """The sum and the count of a metric.
+
+    Raises:
+        InputError: it fails or gives something else.
+    """
+    found: Any = _called(f"sums() of the metric {name!r}", metric.sums, target, output, labels)
+    given = found if isinstance(found, (tuple, list)) else ()
+    if len(given) == 2 and all(isinstance(value, Value) and not value.type.rank for value in given):
+        return given[0], given[1]
+    raise InputError(f"sums() of the metric {name!r} gave {shown(found)}; expected a sum and a count of rank 0")
 
 
 def _read(

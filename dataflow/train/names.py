@@ -154,7 +154,7 @@ def _call(what: str, make: Any, settings: Mapping[str, Any]) -> Any:
         raise InputError(f"{what} can't be made with {dict(settings)}: {_misfit(make, settings) or error}") from error
     except DataflowError:
         raise
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code; the process is the user's
         raise InputError(f"{what} can't be made with {dict(settings)}: {type(error).__name__}: {error}") from error
 
 
@@ -183,7 +183,7 @@ def _imported(kind: str, text: str) -> Any:
     module, _, path = text.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # the module's own code runs
+    except (Exception, SystemExit) as error:  # the module's own code runs
         raise InputError(f"{kind} {text!r}: {module} can't be imported: {type(error).__name__}: {error}") from error
     for name in path.split("."):
         if not hasattr(found, name):

@@ -190,7 +190,7 @@ class Importer(Operands):
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
             raise (Unsized if isinstance(error, Unsized) else ModelError)(f"{self._where(converter)}: {text}") from None
-        except Exception as error:  # of another kind, rank or length; whatever it is, the node is named
+        except (Exception, SystemExit) as error:  # of another kind, rank or length; whatever it is, the node is named
             cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
             text = f"{cause}: {type(error).__name__}: {error}"
             raise ModelError(f"{self._where(converter)}: {text}") from error

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import dataflow as df
 from dataflow.errors import InputError, PluginError
 from dataflow.plugin import Named
 from dataflow.plugin.registry import load
-from tests.plugin.test_mistakes import plugin
+from tests.plugin.plugins import plugin
 
 DATA = {"x": np.ones((8, 3), np.float32), "labels": np.zeros((8, 3), np.float32)}
 
@@ -55,6 +56,34 @@ def fitted(**options):
 def test_a_metric_whose_result_is_no_number_is_named(result, text):
     with pytest.raises(PluginError, match=re.escape(f"metric 'given': result() {text}")):
         fitted(metrics=[Given(result)])
+
+
+class Summed:
+    """A metric whose sums are made by a function."""
+
+    name = "summed"
+    fraction = False
+
+    def __init__(self, made):
+        self.made = made
+
+    def sums(self, target, output, labels):
+        return self.made(output)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda output: None, "gave None; expected a sum and a count of rank 0"),
+        (lambda output: "ab", "gave 'ab'; expected a sum and a count of rank 0"),
+        (lambda output: (output, output), "gave .*; expected a sum and a count of rank 0"),
+        (lambda output: 1 / 0, "failed at test_mistakes_in_training.py:.*: ZeroDivisionError: division by zero"),
+        (lambda output: sys.exit(3), "failed at test_mistakes_in_training.py:.*: SystemExit: 3"),
+    ],
+)
+def test_a_metric_whose_sums_are_none_is_named(made, text):
+    with pytest.raises(InputError, match=rf"sums\(\) of the metric 'summed' {text}"):
+        fitted(metrics=[Summed(made)])
 
 
 def test_a_metric_whose_result_is_an_array_says_that_the_history_has_none(caplog):

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from dataflow import Dim, DType, Graph, Node, Value
-from dataflow.errors import ModelError
+from dataflow.errors import ModelError, blamed
 from dataflow.plugin import Exporter, Model
 
 from .forms import FORMS
@@ -152,7 +152,12 @@ class _Writer:
     def exported(self, node: Node, exporter: Exporter) -> None:
         """Adds the operator that a plugin writes its op as."""
         own = {key: value for key, value in node.attributes.items() if value is not None}
-        given = own if exporter.attributes is None else exporter.attributes(node)
+        given: Any = own
+        if exporter.attributes is not None:
+            with blamed(f"attributes of the exporter of {node.op.name!r}"):
+                given = exporter.attributes(node)
+            if not isinstance(given, Mapping):
+                raise ModelError(f"attributes of the exporter of {node.op.name!r} gave {given!r}; expected a dict")
         attributes = {key: CODE_OF[value] if isinstance(value, DType) else value for key, value in given.items()}
         outputs = [self.name(v) for v in node.outputs]
         proto = onnx.helper.make_node(exporter.operator, self.inputs(node), outputs, node.name)
