@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from ..plugin.hookspecs import Exporter, Format
 from ..plugin.registry import Registry
 from .expected import evaluated
 from .outcome import Outcome, Report, Status, Task
+from .sample import Sample
+from .trial import raised
 
 _TOLERANCE = 1e-4  # of a model that was written and read: a format may have weights in text
 
@@ -45,11 +48,51 @@ def file_tasks(plugin: str, offered: Mapping[str, Sequence[Any]], registry: Regi
 
 
 def _exporter_checked(exporter: Exporter, registry: Registry) -> tuple[Status, str]:
-    """Whether there is the op that it writes."""
-    if exporter.op in registry.ops:
-        return "passed", ""
-    near = difflib.get_close_matches(exporter.op, registry.ops, 3)
-    return "failed", "it is for an op that nobody declares" + (f"; near: {', '.join(near)}" if near else "")
+    """Whether there is the op that it writes, and each sample of it is what it was when it is written and read.
+
+    Where no plugin has a converter of its operator samples are only written: others may read them.
+    """
+    if exporter.op not in registry.ops:
+        near = difflib.get_close_matches(exporter.op, registry.ops, 3)
+        return "failed", "it is for an op that nobody declares" + (f"; near: {', '.join(near)}" if near else "")
+    forms = [form for form in registry.formats.values() if form.exports and form.converts and form.save and form.load]
+    operator = exporter.domain, exporter.operator
+    is_read = operator in {(converter.domain, converter.operator) for converter in registry.converters}
+    for form, sample in itertools.product(forms, registry.samples):
+        if sample.op.name == exporter.op and sample.op.effects == "none" and not sample.bodies:
+            text = _changed(form, sample, is_read, registry)
+            if text:
+                return "failed", f"{sample.name} as {form.suffix}: {text}"
+    return "passed", ""
+
+
+def _changed(form: Format, sample: Sample, is_read: bool, registry: Registry) -> str | None:
+    """What fails when a sample is written and read, or differs of its results after that; None: nothing."""
+    found: list[str | None] = []
+    return raised(lambda: found.append(_difference(form, sample, is_read, registry))) or found[0]
+
+
+def _difference(form: Format, sample: Sample, is_read: bool, registry: Registry) -> str | None:
+    graph = sample.build()
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / f"sample{form.suffix}")
+        save(Model(graph), path, registry=registry)
+        if not is_read:
+            return None
+        read = load(path, registry=registry).graph_with_data()
+    feeds = sample.feeds()
+    expected = evaluated(graph, feeds, registry)
+    for name, found in evaluated(read, feeds, registry).items():
+        known, declared = expected[name], graph.outputs[name].type.dtype
+        if read.outputs[name].type.dtype != declared:
+            return f"{name} is {read.outputs[name].type.dtype} after it was written and read, and was {declared}"
+        if found.shape != known.shape:
+            return f"{name} is {list(found.shape)} after it was written and read, and was {list(known.shape)}"
+        if found.dtype.kind in "fc" and not np.allclose(found, known, _TOLERANCE, _TOLERANCE, equal_nan=True):
+            return f"{name} has other values after it was written and read"
+        if found.dtype.kind not in "fc" and not np.array_equal(found, known):
+            return f"{name} has other values after it was written and read"
+    return None
 
 
 def _format_checked(form: Format, registry: Registry) -> tuple[Status, str]:

@@ -29,8 +29,8 @@ def check_plugin(
     Its devices run all samples, its kernels those of their ops, and its samples run on all devices. Of its ops the
     gradients are compared with central differences, and decompositions with kernels of the reference. Where it has
     passes, all samples run through them on the device for the host. What it offers by name is made. Its libraries are
-    newer than their sources. Its formats write and read a small model, its exporters are for ops that there are.
-    Converters need files, which only the author has.
+    newer than their sources. Its formats write and read a small model, its exporters their ops' samples.
+    Converters of what no exporter writes need files, which only the author has.
 
     Args:
         plugin: its name.

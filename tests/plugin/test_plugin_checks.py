@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plugin import Exporter, Kernel, OperandSpec, PythonDevice, hookimpl
+from dataflow.plugin import Converter, Exporter, Kernel, OperandSpec, PythonDevice, hookimpl
 from dataflow.plugin.registry import load
 from dataflow.testing import Operand, Sample, check_device, check_plugin
 from dataflow.testing.freshness import stale_library
@@ -92,6 +92,57 @@ def test_an_exporter_of_an_op_that_nobody_declares_is_caught():
                  dataflow_ops=[swish(decompose=composed)])  # fmt: skip
     assert found["exporter minne"] == ("failed", "it is for an op that nobody declares; near: mine")
     assert found["exporter mine"] == ("passed", "")
+
+
+SCALED = df.Op("scaled_by", ("x",), lambda x, by: x, attributes={"by": 1.0}, decompose=lambda x, by: df.ops.mul(x, by))
+
+
+def scaled(importer, x, *, by: float = 1.0):
+    return SCALED(importer.value(x), by=by)
+
+
+def scaled_without_default(importer, x):
+    return SCALED(importer.value(x))
+
+
+def widened(importer, x, *, by: float = 1.0):
+    return df.ops.cast(scaled(importer, x, by=by), to=df.float64)
+
+
+def summed(importer, x, *, by: float = 1.0):
+    return df.ops.reduce_sum(scaled(importer, x, by=by), axes=(0,))
+
+
+def forgets(importer, x, *, by: float = 1.0):
+    return SCALED(importer.value(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "attributes", "says"),
+    [
+        (scaled, None, ""),
+        (scaled, lambda node: {"by": float(node.attributes["by"])}, ""),
+        (None, None, ""),
+        (None, lambda node: {"by": object()}, "no ONNX form with these attributes"),
+        (scaled, lambda node: {"by": 1 / 0}, "attributes of the exporter of 'scaled_by' failed: ZeroDivisionError"),
+        (scaled, lambda node: {}, "y0 has other values after it was written and read"),
+        (scaled, lambda node: {"by": "2.5"}, "attribute 'by' is the str '2.5'; expected a float"),
+        (forgets, None, "y0 has other values after it was written and read"),
+        (scaled_without_default, None, "inputs or attributes don't fit the operator: attribute 'by'"),
+        (widened, None, "y0 is float64 after it was written and read, and was float32"),
+        (summed, None, r"y0 is \[1, 5\] after it was written and read, and was \[3, 5\]"),
+    ],
+)
+def test_an_exporter_and_a_converter_give_each_sample_again(function, attributes, says):
+    found = said(
+        dataflow_ops=[SCALED],
+        dataflow_samples=[Sample(SCALED, (Operand((3, 5)),), {"by": 2.5})],
+        onnx_exporters=[Exporter("scaled_by", "org.mine", "Scaled", attributes=attributes)],
+        onnx_converters=[] if function is None else [Converter("org.mine", "Scaled", 1, function)],
+    )
+    status, text = found["exporter scaled_by"]
+    assert status == ("failed" if says else "passed"), text
+    assert re.search(says, text), text
 
 
 def composed(x):
