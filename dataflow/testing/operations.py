@@ -118,11 +118,21 @@ def _decomposed(sample: Sample, registry: Registry) -> Sequence[Array | None]:
 
 
 def gradient_problem(sample: Sample, registry: Registry) -> str | None:
-    """How the derivative by the op's rule differs from a central difference, in random directions, or None."""
+    """How the derivative by the op's rule differs from a central difference, in random directions, or None.
+
+    Raises:
+        GradientError: the rule gives other types than the operands have, of the sample's own or in float64.
+    """
+    vjp_graph(*_by(sample))
     sample = in_float64(sample)
-    graph = _declared(sample.build())
-    wrt = [value for value in graph.inputs if int(value.name[1:]) in sample.gradient]
+    graph, wrt = _by(sample)
     return _problem(graph, wrt, sample.feeds(), sample.seed, registry)
+
+
+def _by(sample: Sample) -> tuple[Graph, list[Value]]:
+    """The graph of a sample, and the inputs by which it is differentiated."""
+    graph = _declared(sample.build())
+    return graph, [value for value in graph.inputs if int(value.name[1:]) in sample.gradient]
 
 
 def second_problem(sample: Sample, registry: Registry) -> str | None:

@@ -211,6 +211,13 @@ def test_a_wrong_gradient_is_caught():
     assert [*found] == ["gradient"] and "by central differences" in found["gradient"]
 
 
+@pytest.mark.parametrize("other", [df.float64, df.float16])
+def test_a_gradient_of_another_type_is_caught(other):
+    """Right where the kit computes, in float64, or nowhere."""
+    found = checked(swish(gradient=lambda node, dy: df.ops.cast(rule(1.0)(node, dy), to=other)))
+    assert f"its rule gave {other}[3, 5] for 'x0', which is float32[3, 5]" in found["gradient"]
+
+
 def test_a_missing_gradient_is_named():
     assert "raised GradientError" in checked(swish())["gradient"]
 
