@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -73,6 +73,20 @@ class WeightedLoss:
         if not isinstance(found, Target):
             raise InputError(f"{what} gave {found!r}; expected a Target")
         return found
+
+
+def with_figures(losses: Sequence[WeightedLoss]) -> list[WeightedLoss]:
+    """Several losses, named among the figures: by their values, then by their classes, then by numbers from 2 on."""
+    found: dict[str, WeightedLoss] = {}
+    for entry in losses:
+        alone = sum(other.name == entry.name for other in losses) == 1
+        figure = name = f"{entry.name}_loss" if alone else f"{entry.name}_{type(entry.loss).__name__}"
+        number = 1
+        while figure in found:
+            number += 1
+            figure = f"{name}_{number}"
+        found[figure] = replace(entry, figure=figure)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,8 +217,25 @@ class BatchObjective:
             )
         if value.type.rank:
             return total(upcast(value), ones(value), sample_weight)
+        if sample_weight is not None and not _reads(g, value, sample_weight):
+            raise InputError(
+                "the loss function gives the mean of the batch, which 'sample_weight' can't weigh; return the loss of "
+                "each sample or element, read batch['sample_weight'], or leave it out: "
+                "Dataset(data, rename={'sample_weight': None})"
+            )
         count = g.scalar(self.size, float32)
         return ops.mul(summed(value), count), count
+
+
+def _reads(g: GraphBuilder, value: Value, given: Value) -> bool:
+    """Whether a value is computed from another."""
+    seen, waiting = {value}, [value]
+    while waiting:
+        node = g.producer(waiting.pop())
+        new = set() if node is None else {read for read in node.inputs if read is not None} - seen
+        seen |= new
+        waiting += new
+    return given in seen
 
 
 def _called(what: str, function: Callable[..., _Given], *arguments: Any) -> _Given:

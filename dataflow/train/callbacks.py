@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from ..errors import InputError
 from ..host.checks import number, text
 from ..host.numbers import integer
 from .changing import Changing
+from .metrics import METRICS
+from .metrics.metric import mode_of
+
+_Rule = TypeVar("_Rule")
 
 
 @dataclass(slots=True)
@@ -55,7 +59,7 @@ class EarlyStop:
         monitor: name of the figure.
         patience: epochs without a better one before the run ends.
         min_delta: what counts as better.
-        mode: ``min`` or ``max``; found from the name when None (max for accuracy and top-k).
+        mode: ``min`` or ``max``; None: as the metric says, and less of a loss.
         restore_best: end with the weights of the best epoch.
     """
 
@@ -76,9 +80,8 @@ class EarlyStop:
             return False
         if best is None:
             return True
-        name = self.monitor.removeprefix("val_")
-        largest = self.mode == "max" or (self.mode is None and (name == "accuracy" or name.startswith("top")))
-        return new > best + self.min_delta if largest else new < best - self.min_delta
+        mode = directed(self, {}, "EarlyStop").mode
+        return new > best + self.min_delta if mode == "max" else new < best - self.min_delta
 
     def figure(self, metrics: Mapping[str, float]) -> float:
         """The monitored one; raises InputError with the known names."""
@@ -86,3 +89,29 @@ class EarlyStop:
             hint = "; give validation= or val_split=" if self.monitor.startswith("val_") else ""
             raise InputError(f"EarlyStop: there is no figure {self.monitor!r}; there are {', '.join(metrics)}{hint}")
         return metrics[self.monitor]
+
+
+def directed(rule: _Rule, modes: Mapping[str, Literal["min", "max"] | None], what: str) -> _Rule:
+    """What watches a figure, as EarlyStop and Plateau do, with a ``mode`` where it has None.
+
+    Args:
+        rule: anything else is returned as it is.
+        modes: by name of a metric whether less or more of it is better; None: it doesn't say. Those that are missing
+            are the built-in ones of these names, or losses, of which less is better.
+        what: of errors.
+
+    Raises:
+        InputError: the metric doesn't say.
+    """
+    monitor: Any = getattr(rule, "monitor", None)
+    if not isinstance(monitor, str) or getattr(rule, "mode", "given") is not None:
+        return rule
+    name = monitor if monitor in modes else monitor.removeprefix("val_")
+    kind = "top5" if name.startswith("top") else name
+    found = modes[name] if name in modes else mode_of(METRICS[kind]) if kind in METRICS else "min"
+    if found is None:
+        raise InputError(
+            f"{what}: the metric {name!r} doesn't say whether less or more of it is better; give {what}(mode='min') or "
+            "'max', or the metric an attribute mode of one of these"
+        )
+    return replace(rule, mode=found)  # type: ignore[type-var]

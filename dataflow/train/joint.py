@@ -243,23 +243,38 @@ def _reads_at(node: Node, value: Value) -> list[int]:
     return [index for index, operand in enumerate(node.inputs) if operand is value]
 
 
-def check_batch_statistics(graph: Graph) -> None:
-    """Looks whether ``with_batch_statistics`` does what was asked for; says so where there is nothing to do.
+def check_batch_statistics(graph: Graph, update: bool) -> None:
+    """Says where batch norms don't do what is expected of them; with ``update`` whether ``with_batch_statistics`` can.
 
     Raises:
         InputError: a batch norm within a body would keep its statistics.
     """
+    norms = [node for node in graph.nodes if node.op in (ops.batch_norm, ops.batch_norm_train)]
+    norms = [node for node in norms if {*node.inputs[3:5]} <= graph.initializers.keys()]
+    read: set[Value | None] = {*graph.inputs}
+    for node in graph.nodes:
+        read |= {*node.outputs} - {None} if not read.isdisjoint(node.inputs) else set()
+    training = [node for node in norms if node.op is ops.batch_norm_train and node.inputs[0] in read]
+    if training:
+        _log.warning(
+            "%d batch norms are in training mode in the file, first %s: each run, of evaluations and of the saved file "
+            "too, takes the statistics of its own batch, as ONNX Runtime does; for the running ones export the network "
+            "in eval() and unfolded, see docs/models.md",
+            len(training), training[0].describe(),
+        )  # fmt: skip
+    if not update:
+        return
     hidden = next((node for node in graph.nodes if any(map(_has_batch_norm, node.bodies))), None)
     if hidden is not None:
         raise InputError(
             f"batch_norm='update': {hidden.describe()} has a batch norm in its body, whose statistics would stay as "
             "they are; leave batch_norm='fixed'"
         )
-    norms = [node for node in graph.nodes if node.op in (ops.batch_norm, ops.batch_norm_train)]
-    if not any({*node.inputs[3:5]} <= graph.initializers.keys() for node in norms):
+    if not norms:
         _log.warning(
-            "batch_norm='update': the model has no batch norm with stored statistics; exporters fold it into the "
-            "convolution before it unless the network is exported in training mode"
+            "batch_norm='update': the model has no batch norm with stored statistics; exporters fold it into the layer "
+            "before it, but not torch.onnx.export(..., dynamo=True, optimize=False), nor dynamo=False with "
+            "training=TrainingMode.PRESERVE and do_constant_folding=False, both of a network in eval()"
         )
 
 

@@ -18,7 +18,7 @@ from ..host.numbers import integer
 from ..ir.types import Array
 from ..version import VERSION
 from . import checkpoint as files
-from .callbacks import Callback, EarlyStop, Event
+from .callbacks import Callback, EarlyStop, Event, directed
 from .changing import Changing
 from .checkpoint import Checkpoint
 from .data.dataset import Dataset
@@ -96,7 +96,9 @@ class Fit:
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
         self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
         self.earlier = trainer.passes  # passes over data of earlier runs: this one's have orders of their own
-        self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
+        modes = trainer.objective.modes
+        self.callbacks, self.saving = callbacks, saving
+        self.early_stop = directed(early_stop, modes, "EarlyStop")
         self.progress = progress(shown if trainer.leads else False)
         self.history = History()
         self.mark = Mark(0, 0, trainer.means())
@@ -109,7 +111,8 @@ class Fit:
         self.waited = 0
         batches = data.count(batch_size, training=True)
         total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
-        self.schedule = over(trainer.names.schedule(trainer.optimizer.schedule), total)
+        schedule = over(trainer.names.schedule(trainer.optimizer.schedule), total)
+        self.schedule = directed(schedule, modes, type(schedule).__name__)
         trainer.schedule = self.schedule
         watched = getattr(self.schedule, "monitor", None)
         if validation is None and isinstance(watched, str) and watched.startswith("val_"):

@@ -20,12 +20,13 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
-from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples
+from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples, with_figures
 from .data.batch import Batch, refuse_nan
 from .losses.before import before
 from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
 from .metrics import Gathered, Metric
+from .metrics.metric import mode_of
 from .names import CORE_ONLY, Names
 
 MOST_FORMS = 256  # of labels whose dtype is remembered
@@ -94,9 +95,11 @@ class Objective:
         self._seen: dict[Any, _Wanted] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
+        self.modes = {name: mode_of(metric) for name, metric, _ in labelled}
+        self.modes |= {name: mode_of(metric) for name, metric in self._free}
         self.factors: dict[str, float] = {}
         if len(self._weighted_losses) > 1:
-            self._weighted_losses = [dataclasses.replace(e, figure=self._figure(e)) for e in self._weighted_losses]
+            self._weighted_losses = with_figures(self._weighted_losses)
             self.fractions |= {entry.figure: False for entry in self._weighted_losses}
             self.factors = {entry.figure: entry.factor for entry in self._weighted_losses}
         self.waiting = tuple(name for name, _, _ in self._gathered) if chosen is not None else ()
@@ -272,11 +275,6 @@ class Objective:
     @staticmethod
     def _logits(graph: Graph, value: Value, loss: Loss) -> Read | None:
         return logits_of(graph, value, loss.skips, logarithms=getattr(loss, "logarithms", False))
-
-    def _figure(self, entry: WeightedLoss) -> str:
-        """What one of several losses is called among the figures: by its value, and by its class too if need be."""
-        alone = sum(other.name == entry.name for other in self._weighted_losses) == 1
-        return f"{entry.name}_loss" if alone else f"{entry.name}_{type(entry.loss).__name__}"
 
     def _output(self, name: str) -> str:
         """The name under which the graph returns the output or inner value ``name``."""

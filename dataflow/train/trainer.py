@@ -151,8 +151,7 @@ class Trainer(Changing):
         collectives = collectives_of(parallel)
         if collectives is not None and batch_norm == "update":
             raise InputError("batch_norm='update' takes statistics of a complete batch, and parallel= shares it out")
-        if batch_norm == "update":
-            check_batch_statistics(model.graph)
+        check_batch_statistics(model.graph, batch_norm == "update")
         if shard is not None and parallel is None:
             _log.warning("shard=%r: it shares state out among processes, and without parallel= there is one", shard)
         ties = find_ties(model) if tie or (tie is None and model.source is not None) else {}

@@ -57,6 +57,16 @@ def test_fixed_statistics_of_the_file_stay_beside_those_of_the_batch(tmp_path: P
     assert all(np.array_equal(found[name], before[name]) == (name in ("mean", "var")) for name in before)
 
 
+@pytest.mark.parametrize("batch_norm", ["fixed", "update"])
+def test_it_is_said_that_evaluations_take_the_statistics_of_their_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, batch_norm: Literal["fixed", "update"]
+) -> None:
+    for mode in (0, 1):
+        caplog.clear()
+        df.Trainer(normalized(tmp_path / f"{mode}.onnx", mode), batch_norm=batch_norm, devices=["cpu"]).close()
+        assert ("1 batch norms are in training mode" in caplog.text) == bool(mode)
+
+
 @pytest.mark.parametrize("momentum", [0.9, 0.5, 0.0])
 def test_statistics_are_updated_by_the_momentum_of_the_file(momentum: float, tmp_path: Path) -> None:
     vectors = {"s": np.ones(2), "b": np.zeros(2), "m": np.zeros(2), "v": np.ones(2)}

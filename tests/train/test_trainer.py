@@ -71,7 +71,8 @@ def test_stored_tensors_may_be_called_as_entries_of_a_batch_are(loss: str) -> No
 
     def function(g: df.GraphBuilder, outputs: Any, batch: Any) -> df.Value:
         assert {*batch} == {*data}
-        return df.ops.softmax_cross_entropy(outputs["y"], batch["labels"], axis=1, ignore_index=-100)[0]
+        mean = df.ops.softmax_cross_entropy(outputs["y"], batch["labels"], axis=1, ignore_index=-100)[0]
+        return df.ops.mul(mean, df.ops.reduce_mean(batch["sample_weight"], axes=(0,), keepdims=False))
 
     results = []
     for names in (("w", "s", "t"), ("labels", "sample_weight", "batch/labels")):
@@ -98,6 +99,46 @@ def test_accumulated_micro_batches_equal_one_batch(linear: ModuleType) -> None:
     assert accumulating.steps == 1
     np.testing.assert_allclose(accumulating.programs.w, at_once.programs.w, rtol=1e-5)
     assert accumulating.programs.updates[0][1] == pytest.approx(np.linspace(0, 3, 64).sum(), rel=1e-6)
+
+
+def test_the_mean_of_a_batch_is_not_weighed_in_silence(linear: ModuleType) -> None:
+    def mean(g: df.GraphBuilder, outputs: Any, batch: Any) -> df.Value:
+        return df.ops.reduce_mean(df.ops.mul(outputs["y"], outputs["y"]), axes=(0, 1), keepdims=False)
+
+    def weighed(g: df.GraphBuilder, outputs: Any, batch: Any) -> df.Value:
+        squares = df.ops.reduce_mean(df.ops.mul(outputs["y"], outputs["y"]), axes=(1,), keepdims=False)
+        weight = batch["sample_weight"]
+        total = df.ops.reduce_sum(df.ops.mul(squares, weight), axes=(0,), keepdims=False)
+        return df.ops.div(total, df.ops.reduce_sum(weight, axes=(0,), keepdims=False))
+
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 3)), g.parameter("w", np.ones((3, 2), np.float32))))
+    model = df.Model(g.build())
+    data = {"x": linear.data(8)["x"], "sample_weight": np.linspace(0, 3, 8)}
+    expected = np.average(np.square(data["x"].sum(1)), weights=data["sample_weight"])
+    with df.Trainer(model, weighed, devices=["cpu"]) as trainer:
+        assert trainer.evaluate(data)["loss"] == pytest.approx(expected, rel=1e-6)
+        assert trainer.step(data) == pytest.approx(expected, rel=1e-6)
+    with df.Trainer(model, mean, devices=["cpu"]) as trainer:
+        for call in (trainer.step, trainer.evaluate):
+            with pytest.raises(df.InputError, match=r"the mean of the batch, which 'sample_weight' can't weigh"):
+                call(data)
+
+
+def test_one_output_may_have_two_losses_of_a_kind() -> None:
+    """As where two people labelled the data."""
+    logits = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    g = df.GraphBuilder()
+    g.output("y", df.ops.mul(g.input("x", df.float32, ("n", 5)), g.parameter("w", np.ones((1, 5), np.float32))))
+    data = {"x": logits, "one": np.arange(6) % 5, "other": np.array([0, -100, 3, 3, -100, 1])}
+    losses = [("cross_entropy", "one", 0.5), ("cross_entropy", "other", 0.25)]
+    with df.Trainer(df.Model(g.build()), losses, devices=["cpu"]) as trainer:
+        found = trainer.evaluate(data)
+    chances = np.exp(logits.astype(np.float64))
+    each = -np.log(chances / chances.sum(1, keepdims=True))
+    means = [np.mean(each[data[key] >= 0, data[key][data[key] >= 0]]) for key in ("one", "other")]
+    assert [found["y_CrossEntropy"], found["y_CrossEntropy_2"]] == pytest.approx(means, rel=1e-6)
+    assert found["loss"] == pytest.approx(means[0] / 2 + means[1] / 4, rel=1e-6)
 
 
 def test_the_short_end_of_an_epoch_is_a_logical_batch(linear: ModuleType) -> None:

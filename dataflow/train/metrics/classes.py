@@ -71,6 +71,7 @@ class Averaged(Counts):
     average: Average | None = None
 
     kind: ClassVar[str] = ""
+    mode = "max"
 
     def __post_init__(self) -> None:
         if self.average is not None:
@@ -167,6 +168,7 @@ class Matthews(Counts):
     """Matthews' correlation coefficient, from -1 to 1; of columns all elements together. 0 where it is 0 / 0."""
 
     name = "mcc"
+    mode = "max"
 
     def result(self) -> float:
         """The formula of Gorodkin (2004) for any number of classes."""

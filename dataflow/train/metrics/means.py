@@ -77,6 +77,7 @@ class MeanAbsoluteError:
     """The mean of |output - label|."""
 
     name = "mae"
+    mode = "min"
     fraction = False
 
     def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ...ir.value import Value
 from ..losses.loss import Target
@@ -29,8 +29,9 @@ class Gathered(Protocol):
     """A metric that is no mean; computed when data is evaluated, not during training.
 
     Each evaluation begins with a copy of the object as it was given, calls ``update`` once per batch and ``result`` at
-    the end. ``update`` gets two arrays, the output and its labels; or, where the object has a method
-    ``values(target, output, labels)`` that returns Values of the graph, those.
+    the end. An attribute ``mode``, ``"min"`` or ``"max"``, says whether less or more is better, to what stops early or
+    lowers the rate by the figure. ``update`` gets two arrays, the output and its labels; or, where the object has a
+    method ``values(target, output, labels)`` that returns Values of the graph, those.
     """
 
     @property
@@ -42,6 +43,14 @@ class Gathered(Protocol):
 
     def result(self) -> Any:
         """The figure over all batches: a number or an array."""
+
+
+def mode_of(metric: Any) -> Literal["min", "max"] | None:
+    """Whether less or more of a metric is better: as its ``mode`` says, more of a share of right answers; else None."""
+    mode: Any = getattr(metric, "mode", None)
+    if mode in ("min", "max"):
+        return mode  # type: ignore[no-any-return]
+    return "max" if getattr(metric, "fraction", None) is True else None
 
 
 def values_of(metric: Gathered, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:

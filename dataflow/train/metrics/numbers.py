@@ -27,6 +27,7 @@ class R2:
     sums: Array | None = field(default=None, init=False, repr=False)
 
     name = "r2"
+    mode = "max"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """Output and labels, a row per sample."""
@@ -70,6 +71,7 @@ class RMSE:
     sums: Array = field(default_factory=lambda: np.zeros(2), init=False, repr=False)
 
     name = "rmse"
+    mode = "min"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The sum of squared differences and the number of elements."""

@@ -25,6 +25,7 @@ class Perplexity:
     sums: Array = field(default_factory=lambda: np.zeros(2), init=False, repr=False)
 
     name = "perplexity"
+    mode = "min"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The sum of cross-entropies and the number of labels."""
@@ -59,6 +60,7 @@ class CalibrationError:
     sums: Array | None = field(default=None, init=False, repr=False)
 
     name = "ece"
+    mode = "min"
 
     def __post_init__(self) -> None:
         integer("ece: bins", self.bins, 1, 1 << 20)

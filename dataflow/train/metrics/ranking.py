@@ -57,6 +57,7 @@ class ROCAUC(Ranking):
     """The area under the ROC curve: how likely a positive has a larger score than a negative, ties half."""
 
     name = "roc_auc"
+    mode = "max"
 
     def area(self, score: Array, positive: Array) -> float:
         """Mann and Whitney's statistic / (positives * negatives)."""
@@ -71,6 +72,7 @@ class PRAUC(Ranking):
     """Average precision: the area under the curve of precision over recall, in steps as in scikit-learn."""
 
     name = "pr_auc"
+    mode = "max"
 
     def area(self, score: Array, positive: Array) -> float:
         """The sum of precision times the gain of recall, threshold by threshold."""

@@ -22,7 +22,7 @@ class Plateau:
         factor: below 1.
         patience: epochs without a better figure that are waited for.
         monitor: name of the figure of an epoch.
-        mode: whether less or more is better.
+        mode: whether less (``min``) or more (``max``) is better; None: as the metric says, and less of a loss.
         threshold: what counts as better, relative to the best.
         cooldown: epochs after a change in which none counts.
         least: the last factor.
@@ -31,7 +31,7 @@ class Plateau:
     factor: float = 0.1
     patience: int = 10
     monitor: str = "val_loss"
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] | None = None
     threshold: float = 1e-4
     cooldown: int = 0
     least: float = 0.0
@@ -42,7 +42,8 @@ class Plateau:
         integer("schedule Plateau: patience", self.patience, 0)
         integer("schedule Plateau: cooldown", self.cooldown, 0)
         checks.text("schedule Plateau: monitor", self.monitor)
-        checks.text("schedule Plateau: mode", self.mode, ("min", "max"))
+        if self.mode is not None:
+            checks.text("schedule Plateau: mode", self.mode, ("min", "max"))
         check_settings(self, threshold=self.threshold, least=self.least)
 
     def __call__(self, step: int) -> float:
@@ -59,7 +60,7 @@ class Plateau:
             hint = "; give validation= or val_split=" if self.monitor.startswith("val_") else ""
             raise InputError(f"schedule Plateau: no figure {self.monitor!r}; there are {', '.join(epochs)}{hint}")
         best, waited, cooling, factor = math.inf, 0, 0, 1.0
-        sign = 1.0 if self.mode == "min" else -1.0
+        sign = -1.0 if self.mode == "max" else 1.0
         for figure in epochs.get(self.monitor, ()):
             if sign * figure < best - self.threshold * (abs(best) if math.isfinite(best) else 0.0):
                 best, waited = sign * figure, 0
