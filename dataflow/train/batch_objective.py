@@ -76,17 +76,22 @@ class WeightedLoss:
 
 
 def with_figures(losses: Sequence[WeightedLoss]) -> list[WeightedLoss]:
-    """Several losses, named among the figures: by their values, then by their classes, then by numbers from 2 on."""
-    found: dict[str, WeightedLoss] = {}
+    """Several losses, named among the figures: by their values, then by their classes, then by numbers from 2 on.
+
+    What is twice the same has one name twice.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    named = []
     for entry in losses:
         alone = sum(other.name == entry.name for other in losses) == 1
         figure = name = f"{entry.name}_loss" if alone else f"{entry.name}_{type(entry.loss).__name__}"
+        what = (repr(entry.loss), *entry.keys)
         number = 1
-        while figure in found:
+        while found.setdefault(figure, what) != what:
             number += 1
             figure = f"{name}_{number}"
-        found[figure] = replace(entry, figure=figure)
-    return list(found.values())
+        named.append(replace(entry, figure=figure))
+    return named
 
 
 @dataclass(frozen=True, slots=True, eq=False)

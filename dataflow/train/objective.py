@@ -26,6 +26,7 @@ from .losses.before import before
 from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
 from .metrics import Gathered, Metric
+from .metrics.fitting import fits, refuse_unfit
 from .metrics.metric import mode_of
 from .names import CORE_ONLY, Names
 
@@ -300,11 +301,13 @@ class Objective:
         found: list[tuple[str, Metric | Gathered, int]] = []
         for name, index in labelled.items():
             prefix = f"{name}_" if len({entry.name for entry in self._weighted_losses}) > 1 else ""
-            fitting = own if chosen is not None else map(names.metric, self._weighted_losses[index].loss.metrics)
-            found += [(prefix + metric.name, metric, index) for metric in fitting]
+            loss = self._weighted_losses[index].loss
+            chosen_here = own if chosen is not None else map(names.metric, loss.metrics)
+            found += [(prefix + m.name, m, index) for m in chosen_here if chosen is None or fits(m, loss)]
         if own and not labelled:
             text = f"metrics {[m.name for m in own]} need a loss that names its labels"
             raise InputError(f"{text}; give functions (g, outputs, batch)")
+        refuse_unfit(own, [metric for _, metric, _ in found])
         return found
 
 

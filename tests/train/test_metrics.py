@@ -3,7 +3,6 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -203,6 +202,8 @@ def test_training_reports_them_for_validation_alone(caplog):
     [
         (["r2"], "cross_entropy", "metric 'r2' compares numbers"),
         (["perplexity"], "mse", "metric 'perplexity' needs classes"),
+        *((["mae", name], "mse", f"metric '{name}' needs classes") for name in ("accuracy", "f1", "ece", "confusion")),
+        *(([name], "binary_cross_entropy", f"metric '{name}' compares numbers") for name in ("mae", "r2", "rmse")),
         (["f1:average=most"], "cross_entropy", "f1: average is 'most'"),
         (["f1:average=binary"], "cross_entropy", "f1: average='binary' is for two classes, and there are 4 classes"),
         (
@@ -219,6 +220,20 @@ def test_metrics_that_do_not_fit_are_refused(chosen, loss, says):
     labels = np.zeros(2, np.int64) if loss == "cross_entropy" else np.zeros((2, 4), np.float32)
     with pytest.raises(df.InputError, match=says):
         evaluated(np.zeros((2, 4), np.float32), labels, loss, chosen)
+
+
+def test_of_several_outputs_each_has_the_metrics_that_fit_its_loss():
+    rng = np.random.default_rng(8)
+    scores, numbers, targets = rng.normal(size=(3, 12, 4)).astype(np.float32)
+    g = df.GraphBuilder("heads")
+    for name in ("scores", "numbers"):
+        g.output(name, ops.copy(g.input(f"x_{name}", df.float32, ("n", 4))))
+    data = {"x_scores": scores, "x_numbers": numbers, "kinds": rng.integers(0, 4, 12), "targets": targets}
+    losses = {"scores": ("cross_entropy", "kinds"), "numbers": ("mse", "targets")}
+    found = df.evaluate(df.Model(g.build()), data, losses, ["accuracy", "rmse"], devices=["cpu"])
+    assert found["scores_accuracy"] == pytest.approx((scores.argmax(1) == data["kinds"]).mean())
+    assert found["numbers_rmse"] == pytest.approx(np.sqrt(np.mean(np.square(numbers - targets))), rel=1e-6)
+    assert {"scores_rmse", "numbers_accuracy"}.isdisjoint(found)
 
 
 def test_elements_of_weight_0_count_in_no_metric_whatever_their_labels_are():
@@ -275,76 +290,3 @@ def test_elements_of_weight_0_count_in_no_metric_whatever_their_labels_are():
             assert trainer.model.parameters["one"].array == pytest.approx(1 - 0.01 * slope, rel=1e-5)
     with pytest.raises(df.InputError, match="'labels' of sample 0 is NaN"):
         df.evaluate(model, data | {"labels": np.full((40, 3), np.nan)}, "mse:weights=there", [])
-
-
-# ---- whether less or more is better ---------------------------------------------------------------------
-
-
-def classifier() -> df.Model:
-    """Of four features, two of which tell the class, that begins with the wrong sign."""
-    g = df.GraphBuilder("classifier")
-    w = np.zeros((4, 3), np.float32)
-    w[:3, :3] = -np.eye(3)
-    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 4)), g.parameter("w", w)))
-    return df.Model(g.build())
-
-
-def labelled() -> dict[str, np.ndarray]:
-    x = np.random.default_rng(0).standard_normal((90, 4)).astype(np.float32)
-    return {"x": x, "labels": x[:, :3].argmax(1)}
-
-
-class Rising:
-    """A figure that rises from one evaluation to the next."""
-
-    name, calls = "rising", [0.0]
-
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
-        pass
-
-    def result(self) -> float:
-        self.calls[0] += 1.0
-        return self.calls[0]
-
-
-RISING = ["f1", "recall", "precision:average=weighted", "iou", "mcc", "roc_auc", "pr_auc", "accuracy", "top2"]
-
-
-@pytest.mark.parametrize("metric", RISING)
-def test_a_run_goes_on_while_a_figure_rises_of_which_more_is_better(metric: str) -> None:
-    data = labelled()
-    figure = "val_" + metric.replace(":average=", "_")
-    options: dict[str, Any] = {"epochs": 8, "batch_size": 90, "progress": False}
-    with df.Trainer(classifier(), "cross_entropy", "sgd:lr=2", metrics=[metric], devices=["cpu"]) as trainer:
-        history = trainer.fit(data, data, early_stop=df.EarlyStop(figure, patience=2), **options)
-        assert trainer.evaluate(data)[figure[4:]] == pytest.approx(max(history[figure]), rel=1e-6)
-    plateau = df.schedules.Plateau(monitor=figure, patience=2, factor=0.1)
-    optimizer = df.optim.SGD(lr=2.0, momentum=0.9, schedule=plateau)
-    with df.Trainer(classifier(), "cross_entropy", optimizer, metrics=[metric], devices=["cpu"]) as trainer:
-        history = trainer.fit(data, data, **options)
-    best = np.maximum.accumulate(history[figure])
-    first = next((n for n in range(3, 8) if best[n] <= best[n - 3] * (1 + 1e-4)), 7)  # PyTorch's rule, mode="max"
-    assert history.steps["lr"][: first + 1] == [2.0] * (first + 1)
-
-
-@pytest.mark.parametrize(("mode", "epochs"), [("max", 5), ("min", 2)])
-def test_a_metric_of_ones_own_says_whether_more_is_better(mode: str, epochs: int) -> None:
-    data, metric = labelled(), Rising()
-    rule = df.EarlyStop("val_rising", patience=1)
-    with df.Trainer(classifier(), metrics=[metric], devices=["cpu"]) as trainer:
-        with pytest.raises(df.InputError, match=r"'rising' doesn't say whether less or more .*mode='min'"):
-            trainer.fit(data, data, early_stop=rule, progress=False)
-        given = df.EarlyStop("val_rising", patience=1, mode=mode)  # type: ignore[arg-type]
-        assert len(trainer.fit(data, data, epochs=5, early_stop=given, progress=False)["loss"]) == epochs
-    metric.mode = mode  # type: ignore[attr-defined]
-    with df.Trainer(classifier(), metrics=[metric], devices=["cpu"]) as trainer:
-        assert len(trainer.fit(data, data, epochs=5, early_stop=rule, progress=False)["loss"]) == epochs
-
-
-def test_of_losses_and_errors_less_is_better() -> None:
-    data = {"x": labelled()["x"], "labels": np.zeros((90, 3), np.float32)}
-    for figure in ("val_loss", "val_mae", "val_rmse"):
-        optimizer, rule = df.optim.SGD(lr=0.3), df.EarlyStop(figure, patience=1)
-        with df.Trainer(classifier(), "mse", optimizer, metrics=["mae", "rmse"], devices=["cpu"]) as trainer:
-            history = trainer.fit(data, data, epochs=6, batch_size=90, early_stop=rule, progress=False)
-        assert len(history[figure]) == 6

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,3 +201,76 @@ def test_figures_are_as_long_as_their_errors() -> None:
     assert described(figures) == "loss 0.4213 ± 0.0091, accuracy 0.50 ± 0.12, mae 1235"
     assert described({"accuracy": 1.0, "accuracy_error": 0.0}) == "accuracy 1.0000 ± 0.0000"
     assert described({"loss": math.nan}) == "loss nan"
+
+
+# ---- whether less or more is better ---------------------------------------------------------------------
+
+
+def classifier() -> df.Model:
+    """Of four features, two of which tell the class, that begins with the wrong sign."""
+    g = df.GraphBuilder("classifier")
+    w = np.zeros((4, 3), np.float32)
+    w[:3, :3] = -np.eye(3)
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 4)), g.parameter("w", w)))
+    return df.Model(g.build())
+
+
+def labelled() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal((90, 4)).astype(np.float32)
+    return {"x": x, "labels": x[:, :3].argmax(1)}
+
+
+class Rising:
+    """A figure that rises from one evaluation to the next."""
+
+    name, calls = "rising", [0.0]
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        pass
+
+    def result(self) -> float:
+        self.calls[0] += 1.0
+        return self.calls[0]
+
+
+RISING = ["f1", "recall", "precision:average=weighted", "iou", "mcc", "roc_auc", "pr_auc", "accuracy", "top2"]
+
+
+@pytest.mark.parametrize("metric", RISING)
+def test_a_run_goes_on_while_a_figure_rises_of_which_more_is_better(metric: str) -> None:
+    data = labelled()
+    figure = "val_" + metric.replace(":average=", "_")
+    options: dict[str, Any] = {"epochs": 8, "batch_size": 90, "progress": False}
+    with df.Trainer(classifier(), "cross_entropy", "sgd:lr=2", metrics=[metric], devices=["cpu"]) as trainer:
+        history = trainer.fit(data, data, early_stop=df.EarlyStop(figure, patience=2), **options)
+        assert trainer.evaluate(data)[figure[4:]] == pytest.approx(max(history[figure]), rel=1e-6)
+    plateau = df.schedules.Plateau(monitor=figure, patience=2, factor=0.1)
+    optimizer = df.optim.SGD(lr=2.0, momentum=0.9, schedule=plateau)
+    with df.Trainer(classifier(), "cross_entropy", optimizer, metrics=[metric], devices=["cpu"]) as trainer:
+        history = trainer.fit(data, data, **options)
+    best = np.maximum.accumulate(history[figure])
+    first = next((n for n in range(3, 8) if best[n] <= best[n - 3] * (1 + 1e-4)), 7)  # PyTorch's rule, mode="max"
+    assert history.steps["lr"][: first + 1] == [2.0] * (first + 1)
+
+
+@pytest.mark.parametrize(("mode", "epochs"), [("max", 5), ("min", 2)])
+def test_a_metric_of_ones_own_says_whether_more_is_better(mode: str, epochs: int) -> None:
+    data, metric = labelled(), Rising()
+    rule = df.EarlyStop("val_rising", patience=1)
+    with df.Trainer(classifier(), metrics=[metric], devices=["cpu"]) as trainer:
+        with pytest.raises(df.InputError, match=r"'rising' doesn't say whether less or more .*mode='min'"):
+            trainer.fit(data, data, early_stop=rule, progress=False)
+        given = df.EarlyStop("val_rising", patience=1, mode=mode)  # type: ignore[arg-type]
+        assert len(trainer.fit(data, data, epochs=5, early_stop=given, progress=False)["loss"]) == epochs
+    metric.mode = mode  # type: ignore[attr-defined]
+    with df.Trainer(classifier(), metrics=[metric], devices=["cpu"]) as trainer:
+        assert len(trainer.fit(data, data, epochs=5, early_stop=rule, progress=False)["loss"]) == epochs
+
+
+def test_of_losses_and_errors_less_is_better() -> None:
+    data = {"x": labelled()["x"], "labels": np.zeros((90, 3), np.float32)}
+    for figure in ("val_loss", "val_mae", "val_rmse"):
+        optimizer, rule = df.optim.SGD(lr=0.3), df.EarlyStop(figure, patience=1)
+        with df.Trainer(classifier(), "mse", optimizer, metrics=["mae", "rmse"], devices=["cpu"]) as trainer:
+            history = trainer.fit(data, data, epochs=6, batch_size=90, early_stop=rule, progress=False)
+        assert len(history[figure]) == 6

@@ -71,7 +71,7 @@ class Averaged(Counts):
     average: Average | None = None
 
     kind: ClassVar[str] = ""
-    mode = "max"
+    mode, compares = "max", "classes"
 
     def __post_init__(self) -> None:
         if self.average is not None:
@@ -167,7 +167,7 @@ class IoU(Averaged):
 class Matthews(Counts):
     """Matthews' correlation coefficient, from -1 to 1; of columns all elements together. 0 where it is 0 / 0."""
 
-    name = "mcc"
+    name, compares = "mcc", "classes"
     mode = "max"
 
     def result(self) -> float:

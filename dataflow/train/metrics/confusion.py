@@ -22,7 +22,7 @@ class Confusion:
 
     counts: Array | None = field(default=None, init=False, repr=False)
 
-    name = "confusion"
+    name, compares = "confusion", "classes"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
         """The counts of a batch."""

@@ -18,7 +18,7 @@ from ..losses.terms import as_dtype, class_numbers, counts, pair, summed, where_
 class Accuracy:
     """The fraction of labels that are the class with the largest logit; of logits with the right sign when binary."""
 
-    name = "accuracy"
+    name, compares = "accuracy", "classes"
     fraction = True
 
     def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
@@ -41,7 +41,7 @@ class TopK:
     """
 
     k: int = 5
-    fraction = True
+    fraction, compares = True, "classes"
 
     def __post_init__(self) -> None:
         integer("top_k: k", self.k)
@@ -76,7 +76,7 @@ class TopK:
 class MeanAbsoluteError:
     """The mean of |output - label|."""
 
-    name = "mae"
+    name, compares = "mae", "numbers"
     mode = "min"
     fraction = False
 

@@ -26,7 +26,7 @@ class R2:
     counts: Array | None = field(default=None, init=False, repr=False)
     sums: Array | None = field(default=None, init=False, repr=False)
 
-    name = "r2"
+    name, compares = "r2", "numbers"
     mode = "max"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
@@ -70,7 +70,7 @@ class RMSE:
 
     sums: Array = field(default_factory=lambda: np.zeros(2), init=False, repr=False)
 
-    name = "rmse"
+    name, compares = "rmse", "numbers"
     mode = "min"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:

@@ -24,7 +24,7 @@ class Perplexity:
 
     sums: Array = field(default_factory=lambda: np.zeros(2), init=False, repr=False)
 
-    name = "perplexity"
+    name, compares = "perplexity", "classes"
     mode = "min"
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
@@ -59,7 +59,7 @@ class CalibrationError:
     bins: int = 15
     sums: Array | None = field(default=None, init=False, repr=False)
 
-    name = "ece"
+    name, compares = "ece", "classes"
     mode = "min"
 
     def __post_init__(self) -> None:
