@@ -461,3 +461,42 @@ def test_a_feature_that_rows_do_not_have_is_refused_at_run_time():
     for device in ("cpu", "numpy"):
         with pytest.raises(df.InputError, match=r"node that is no node|feature lies outside"):
             df.Session(load_bytes(data), devices=[device]).run({"x": np.zeros((1, 2), np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_linear_models_train_and_are_saved_in_their_attributes(kind, tmp_path):
+    rng = np.random.default_rng(3)
+    x, weight, bias = rng.normal(size=(12, 4)).astype("f4"), rng.normal(size=(3, 4)), rng.normal(size=3)
+    given = {"coefficients": weight.ravel().tolist(), "intercepts": bias.tolist()}
+    if kind == "classifier":
+        more = {"classlabels_ints": [0, 1, 2], "post_transform": "SOFTMAX", "multi_class": 1}
+        data, loss = serialized("LinearClassifier", {"x": x}, LABELS, **given, **more), "cross_entropy"
+        labels = rng.integers(0, 3, 12)
+    else:
+        data, loss = serialized("LinearRegressor", {"x": x}, SCORE, targets=3, **given), "mse"
+        labels = rng.normal(size=(12, 3))
+    model = load_bytes(data)
+    named = next(iter(model.outputs))  # of the node's outputs the first
+    with df.Trainer(
+        model, loss, df.optim.SGD(lr=0.5), output="z", metrics=[],
+        trainable=[f"{named}.coefficients", f"{named}.intercepts"], devices=["cpu"],
+    ) as trainer:  # fmt: skip
+        losses = [trainer.step({"x": x, "labels": labels}) for _ in range(4)]
+    for found in losses:
+        z = x.astype("f8") @ weight.T + bias
+        if kind == "classifier":
+            chances = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+            assert found == pytest.approx(-np.log(chances[np.arange(12), labels]).mean(), rel=1e-5)
+            slope = (chances - np.eye(3)[labels]) / 12
+        else:
+            assert found == pytest.approx(np.square(z - labels).mean(), rel=1e-5)
+            slope = 2 * (z - labels) / 36
+        weight, bias = weight - 0.5 * slope.T @ x, bias - 0.5 * slope.sum(0)
+    df.save(model, tmp_path / "tuned.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "tuned.onnx"), providers=["CPUExecutionProvider"])
+    (z,) = session.run(["z"], {"x": x})
+    wanted = x @ weight.T + bias
+    if kind == "classifier":
+        wanted = np.exp(wanted) / np.exp(wanted).sum(1, keepdims=True)
+    np.testing.assert_allclose(z, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(df.load(str(tmp_path / "tuned.onnx"))({"x": x})["z"], z, rtol=1e-5, atol=1e-6)

@@ -305,8 +305,21 @@ def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str,
                 code = CODE_OF[type_of(arrays[name]).dtype]
                 proto.graph.input.append(onnx.helper.make_tensor_value_info(name, code, arrays[name].shape))
             names = names - {name}
+    names = _fill_attributes(proto.graph, names, arrays) if names else names
     if names:
         raise ModelError(f"the file holds no tensor {sorted(names)[0]!r} any more; load it again and repeat the change")
+
+
+def _fill_attributes(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> set[str]:
+    """Gives attributes of floats, called ``OUTPUT.ATTRIBUTE``, new data; the names that are none."""
+    left = set(names)
+    for node in graph.node:
+        for attribute in node.attribute:
+            name = f"{node.output[0] if node.output else None}.{attribute.name}"
+            if name in left and attribute.type == onnx.AttributeProto.FLOATS:
+                attribute.floats[:] = arrays[name].ravel().tolist()
+                left.discard(name)
+    return left
 
 
 def _patch_types(proto: onnx.ModelProto, model: Model) -> None:

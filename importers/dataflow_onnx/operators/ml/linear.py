@@ -23,8 +23,9 @@ def _scores(c: Importer, x: Value, coefficients: Sequence[float], intercepts: Se
     if count < 1 or len(coefficients) % count:
         raise ModelError(f"it has {len(coefficients)} coefficients for {count} targets")
     features = len(coefficients) // count
-    scores = ops.matmul(x, ops.transpose(stored(c, x, coefficients, count, features), perm=(1, 0)))
-    return ops.add(scores, stored(c, x, intercepts, count)) if intercepts else scores
+    weight = stored(c, x, coefficients, count, features, attribute="coefficients")
+    scores = ops.matmul(x, ops.transpose(weight, perm=(1, 0)))
+    return ops.add(scores, stored(c, x, intercepts, count, attribute="intercepts")) if intercepts else scores
 
 
 @operator("LinearRegressor")

@@ -33,8 +33,8 @@ def rows_of(c: Importer, x: Tensor) -> Any:
     return value if value.type.dtype == float64 else cast_to(value, float32)
 
 
-def stored(c: Importer, value: Value, numbers: Sequence[float] | Array, *shape: int) -> Any:
-    """Numbers as a constant of the dtype of ``value``.
+def stored(c: Importer, value: Value, numbers: Sequence[float] | Array, *shape: int, attribute: str = "") -> Any:
+    """Numbers as a constant of the dtype of ``value``; those that are the node's attribute have a name that says so.
 
     Raises:
         ModelError: there are more or fewer than the shape has.
@@ -42,7 +42,7 @@ def stored(c: Importer, value: Value, numbers: Sequence[float] | Array, *shape: 
     array = np.asarray(numbers, value.type.dtype.numpy)
     if array.size != math.prod(shape):
         raise ModelError(f"it has {array.size} numbers where {' x '.join(map(str, shape))} are expected")
-    return c.builder.constant(array.reshape(shape))
+    return c.builder.constant(array.reshape(shape), f"{c.node.outputs[0]}.{attribute}" if attribute else "constant")
 
 
 def transformed(scores: Value, name: str) -> Any:
