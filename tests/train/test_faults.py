@@ -130,3 +130,40 @@ def test_weights_that_are_not_finite_from_the_start_are_no_updates_fault() -> No
         pytest.raises(df.NonFiniteLoss, match=f"parameter '{name}', which was so before any update"),
     ):
         trainer.step(data())
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "says"),
+    [
+        ((4, 1), np.zeros(4, np.int64), r"have one class on axis 1.*'binary_cross_entropy'"),
+        ((4, 1, 3, 3), np.zeros((4, 3, 3), np.int64), r"have one class on axis 1"),
+        ((4, 3), np.array(["cat", "dog", "cat", "cat"]), r"labels are texts; .*np\.unique\(labels"),
+        ((4, 3, 8, 8), np.zeros((4, 16, 16), np.int64), r"another resolution, .*df\.ops\.resize\("),
+    ],
+)
+def test_labels_that_cannot_be_classes_of_the_logits_say_what_to_do(shape, labels, says) -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", *shape[1:]))
+    g.output("y", df.ops.mul(x, g.parameter("w", np.ones(1, np.float32))))
+    with (
+        df.Trainer(df.Model(g.build()), "cross_entropy", devices=["cpu"]) as trainer,
+        pytest.raises(df.InputError, match=says),
+    ):
+        trainer.step({"x": np.zeros(shape, np.float32), "labels": labels})
+
+
+def test_logits_are_resized_to_the_labels() -> None:
+    """As the error has it: each pixel's logits count for the four that a nearest resize makes of it."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 3, 2, 2))
+    g.output("y", df.ops.mul(x, g.parameter("w", np.ones(1, np.float32))))
+    model = df.Model(g.build()).append(
+        "resized", lambda v: df.ops.resize(v, sizes=(*v.shape[:2], 4, 4), mode="nearest"), of="y"
+    )
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(5, 3, 2, 2)).astype(np.float32), random.integers(0, 3, (5, 4, 4))
+    with df.Trainer(model, "cross_entropy", output="resized", devices=["cpu"]) as trainer:
+        found = trainer.step({"x": logits, "labels": labels})
+    z = np.exp(logits.repeat(2, 2).repeat(2, 3).astype(np.float64))
+    chances = np.take_along_axis(z / z.sum(1, keepdims=True), labels[:, None], 1)
+    assert found == pytest.approx(-np.log(chances).mean(), rel=1e-5)

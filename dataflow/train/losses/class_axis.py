@@ -30,25 +30,45 @@ def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorTy
     if axis is not None:
         chosen = _chosen(name, axis, output)
         if alike(without(output, chosen), labels.shape):
-            return chosen
+            return _of_several(name, chosen, output)
         raise InputError(
             f"{name}: labels {labels} don't fit logits {output} with the classes on axis {chosen}; labels have the "
-            "logits' shape without that axis"
+            f"logits' shape without that axis{_resized(output, labels)}"
         )
     found = [axis for axis in range(1, output.rank) if alike(without(output, axis), labels.shape)]
     if len(found) == 1:
-        return found[0]
+        return _of_several(name, found[0], output)
     if found:
         raise InputError(
             f"{name}: logits {output} and labels {labels} fit with the classes on any of the axes {found}; choose one "
             f"with axis=, e.g. df.losses.CrossEntropy(axis={found[0]})"
         )
-    advice = "labels have the logits' shape without the class axis"
+    advice = f"labels have the logits' shape without the class axis{_resized(output, labels)}"
     if labels.rank == output.rank and labels.shape[-1] == 1:
         advice = "drop the last axis with labels[..., 0]"
     elif labels.rank == output.rank:
         advice = "if they are one-hot, use labels.argmax(axis)"
     raise InputError(f"{name}: labels {labels} don't fit logits {output}; {advice}")
+
+
+def _of_several(name: str, axis: int, output: TensorType) -> int:
+    """The axis; raises InputError where it has one class, which is certain whatever the logit."""
+    if output.shape[axis] == 1:
+        raise InputError(
+            f"{name}: logits {output} have one class on axis {axis}, so that nothing is to be learned; of yes and no "
+            "use the loss 'binary_cross_entropy'"
+        )
+    return axis
+
+
+def _resized(output: TensorType, labels: TensorType) -> str:
+    """Advice for labels of images of another size than the logits."""
+    if output.rank < 4 or labels.rank != output.rank - 1:
+        return ""
+    return (
+        "; where they have another resolution, resize the logits: model.append('resized', lambda v: df.ops.resize(v, "
+        "sizes=(*v.shape[:2], HEIGHT, WIDTH), mode='linear'), of=OUTPUT)"
+    )
 
 
 def axis_of_probabilities(name: str, axis: int | None, output: TensorType, labels: TensorType) -> int:
@@ -76,6 +96,11 @@ def without(output: TensorType, axis: int) -> tuple[Any, ...]:
 
 def need_class_numbers(name: str, labels: TensorType) -> None:
     """Raises InputError where labels are no integers."""
+    if labels.dtype.kind == "s":
+        raise InputError(
+            f"{name}: labels are texts; tables (CSV, DataFrame, ...) number them, elsewhere use "
+            "np.unique(labels, return_inverse=True)"
+        )
     if labels.dtype.kind not in "iub":
         raise InputError(
             f"{name}: labels are {labels}; expected class numbers of an integer type; use "
