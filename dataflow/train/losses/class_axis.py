@@ -30,14 +30,14 @@ def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorTy
     if axis is not None:
         chosen = _chosen(name, axis, output)
         if alike(without(output, chosen), labels.shape):
-            return _of_several(name, chosen, output)
+            return chosen
         raise InputError(
             f"{name}: labels {labels} don't fit logits {output} with the classes on axis {chosen}; labels have the "
             f"logits' shape without that axis{_resized(output, labels)}"
         )
     found = [axis for axis in range(1, output.rank) if alike(without(output, axis), labels.shape)]
     if len(found) == 1:
-        return _of_several(name, found[0], output)
+        return found[0]
     if found:
         raise InputError(
             f"{name}: logits {output} and labels {labels} fit with the classes on any of the axes {found}; choose one "
@@ -49,16 +49,6 @@ def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorTy
     elif labels.rank == output.rank:
         advice = "if they are one-hot, use labels.argmax(axis)"
     raise InputError(f"{name}: labels {labels} don't fit logits {output}; {advice}")
-
-
-def _of_several(name: str, axis: int, output: TensorType) -> int:
-    """The axis; raises InputError where it has one class, which is certain whatever the logit."""
-    if output.shape[axis] == 1:
-        raise InputError(
-            f"{name}: logits {output} have one class on axis {axis}, so that nothing is to be learned; of yes and no "
-            "use the loss 'binary_cross_entropy'"
-        )
-    return axis
 
 
 def _resized(output: TensorType, labels: TensorType) -> str:

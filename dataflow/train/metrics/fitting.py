@@ -16,7 +16,7 @@ def fits(metric: Any, loss: Loss) -> bool:
     classes = any(getattr(METRICS.get(str(name)), "compares", None) == "classes" for name in loss.metrics)
     if compares == "classes":
         return classes or not compares_numbers(loss)
-    return compares != "numbers" or not classes
+    return compares != "numbers" or not classes or compares_numbers(loss)
 
 
 def refuse_unfit(metrics: Iterable[Any], used: Iterable[Any]) -> None:
