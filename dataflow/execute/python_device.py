@@ -172,7 +172,8 @@ def _code_of(step: Step) -> Callable[..., Any]:
         given = [strings_of(x) if strings else x for x, strings in zip(inputs, read, strict=True)]
         found = code(attributes, *given, **bodies)
         results = found if isinstance(found, tuple) else (found,)
-        return tuple(numbers_of(y) if s else y for y, s in zip(results, written, strict=False))
+        # NumPy's functions give a str for an array without axes
+        return tuple(numbers_of(np.asarray(y, object)) if s else y for y, s in zip(results, written, strict=False))
 
     return with_numbers
 

@@ -264,3 +264,35 @@ def test_integers_are_resized_as_images_are(dtype, mode, antialias, scales):
     apart = np.abs(found.astype(np.int64) - expected)
     assert apart.max(initial=0) <= 1
     assert np.mean(apart > 0) <= 0.1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_integers_shrink_as_floats_that_are_cut(dtype):
+    x = np.arange(0 if dtype == "uint8" else -4, 5).astype(dtype)
+    check("Shrink", [x], bias=1.25, lambd=1.5)
+    check("Shrink", [x])
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), (2, 3, 4)), ((2, 5, 3), (3,)), ((1,), (1, 4))], ids=str)
+def test_integer_products_take_vectors(shapes):
+    random = np.random.default_rng(0)
+    a, b = (random.integers(low, 100, shape).astype(t) for low, shape, t in zip((0, -99), shapes, "Bb", strict=True))
+    check("MatMulInteger", [a, b, np.uint8(7)[None], np.array(-3, np.int8)])
+    check("MatMulInteger", [a, b, None, np.array(5, np.int8)], stored=(3,))
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, (1 << 63) - 2, (1 << 53) + 1, -(1 << 63) + 1, (1 << 64) - 1])
+def test_computed_shapes_are_filled_with_exactly_the_number(number):
+    value = np.array([number], "int64" if -(1 << 63) <= number < 1 << 63 else "uint64")
+    check("ConstantOfShape", [np.array([2, 3])], value=onnx.numpy_helper.from_array(value))
+
+
+@pytest.mark.parametrize("k", [(1 << 63) - 1, -(1 << 63), 1 << 62, 2, -1])
+@pytest.mark.parametrize("upper", [0, 1])
+def test_diagonals_may_lie_outside_of_a_matrix(k, upper):
+    check("Trilu", [numbers(2, 3, 4), np.array(k)], upper=upper, stored=(1,))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"max": 0.5}, {"min": 0.5}, {"min": -1.0, "max": 1.0}], ids=str)
+def test_clip_of_old_opsets_keeps_to_finite_numbers(bounds):
+    check("Clip", [FLOATS], opset=8, **bounds)

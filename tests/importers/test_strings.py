@@ -301,3 +301,22 @@ def test_strings_on_the_host_are_no_work_elsewhere(caplog):
         df.Session(model, devices=["cpu"], fallback="error", pin=pinned).run(
             {"x": texts("a", "b"), "m": np.eye(3, dtype=np.float32)}
         )
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_strings_without_axes(device):
+    """NumPy's functions give a str for them, not an array."""
+    nodes = [
+        node("Gather", ["words", "index"], ["word"]),
+        node("StringConcat", ["word", "end"], ["joined"]),
+        node("CategoryMapper", ["number"], ["name"], domain="ai.onnx.ml", cats_strings=["a"], cats_int64s=[3]),
+    ]
+    inputs = [("words", TEXT, [2]), ("index", INT, []), ("end", TEXT, []), ("number", INT, [])]
+    outputs = [(name, TEXT, []) for name in ("word", "joined", "name")]
+    data = onnx_model(nodes, inputs, outputs, domains=["ai.onnx.ml"], opset=20).SerializeToString()
+    feeds = {"words": texts("x", "yy"), "index": np.array(1), "end": np.array("!", object), "number": np.array(3)}
+    found = df.Session(load_bytes(data), devices=[device]).run(feeds)
+    expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, feeds)
+    assert [y.item() for y in expected] == ["yy", "yy!", "a"]
+    for (name, *_), y in zip(outputs, expected, strict=True):
+        assert found[name].shape == () and found[name].item() == y.item()

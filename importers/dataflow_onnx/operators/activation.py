@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import ops
+from dataflow import float64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
+from ..emit import cast_to
 from ..importer import Importer
 from ..tensor import Tensor
 from .elementwise import unary
@@ -60,9 +61,12 @@ def SwiGLU(c: Importer, a: T, b: T, *, alpha: float = 1.0) -> Any:
 @operator("Shrink", 9)
 def Shrink(c: Importer, x: T, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     value = c.value(x)
+    dtype = value.type.dtype
+    if not dtype.is_float:  # results are cut to integers
+        value = ops.cast(value, to=float64)
     zero = c.builder.scalar(0.0, value.type.dtype)
     inner = ops.where(ops.greater(value, lambd), ops.sub(value, bias), zero)
-    return ops.where(ops.less(value, -lambd), ops.add(value, bias), inner)
+    return cast_to(ops.where(ops.less(value, -lambd), ops.add(value, bias), inner), dtype)
 
 
 @operator("PRelu")

@@ -9,6 +9,7 @@ import numpy as np
 from dataflow import float64, ops
 
 from ..converters import Collector
+from ..emit import number
 from ..importer import Importer
 from ..tensor import Tensor
 from .elementwise import binary, unary
@@ -76,11 +77,14 @@ def Mod(c: Importer, a: T, b: T, *, fmod: int = 0) -> Any:
     return ops.mod(c.value(a), c.value(b), fmod=fmod)
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 @operator("Clip")
 def Clip_6(c: Importer, x: T, *, min: float | None = None, max: float | None = None) -> Any:
     value = c.value(x)
-    bounds = [None if b is None else c.builder.scalar(b, value.type.dtype) for b in (min, max)]
-    return ops.clip(value, *bounds)
+    given = (-_LARGEST if min is None else min, _LARGEST if max is None else max)
+    return ops.clip(value, *(number(c.builder, bound, value.type.dtype) for bound in given))
 
 
 @operator("Clip", 11)

@@ -57,7 +57,10 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Array | None = None) -> Any
         raise ModelError(f"its value has {fill.size} elements; expected one")
     sizes = c.sizes(shape, "the shape")
     if any(isinstance(n, Dim) for n in sizes):
-        return full(c.builder, sizes, float(fill.item()), as_dtype(fill))
+        number = fill.item()
+        if isinstance(number, int) and number >= 1 << 63:  # more than an attribute holds
+            return ops.broadcast_to(c.builder.constant(fill.reshape(())), shape=tuple(sizes))
+        return full(c.builder, sizes, number, as_dtype(fill))
     if any(n < 0 for n in sizes) or product(sizes) >= 1 << 48:
         raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
     return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
@@ -93,6 +96,9 @@ def EyeLike(c: Importer, x: T, *, dtype: int | None = None, k: int = 0) -> Any:
     return ops.cast(hits, to=x.type.dtype if dtype is None else dtype_of(dtype))
 
 
+_FAR = 1 << 48  # a diagonal farther from the main one than there are elements
+
+
 def _cosine_window(name: str, factors: Sequence[float]) -> None:
     @operator(name, 17)
     def window(c: Importer, size: T, *, output_datatype: int = 1, periodic: int = 1) -> Any:
@@ -116,7 +122,7 @@ def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
     value = c.value(x)
     if value.type.rank < 2:
         raise ModelError(f"its input is {value.type}; expected a matrix, or several")
-    offset = 0 if k is None else c.ints(k, "k")[0]
+    offset = 0 if k is None else max(-_FAR, min(c.ints(k, "k")[0], _FAR))
     rows, columns = value.type.shape[-2:]
     indices = iota(c.builder, rows, start=offset), iota(c.builder, columns)
     row, column = (along(index, axis, 2) for axis, index in enumerate(indices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from dataflow import Dim, Value, float32, float64, int64, ops
@@ -56,6 +57,11 @@ def MatMul(c: Importer, a: T, b: T) -> Any:
     y = _block_product(c, left, right)
     if y is not None:
         return y
+    return product_of(c, left, right, ops.matmul)
+
+
+def product_of(c: Importer, left: Value, right: Value, multiply: Callable[[Value, Value], Any]) -> Any:
+    """The product of matrices, or of a vector, whose axis the product doesn't have; ``multiply`` takes matrices."""
     one, two = left.type.rank == 1, right.type.rank == 1
     if one:
         left = ops.reshape(left, shape=(1, left.type.shape[0]))
@@ -63,7 +69,7 @@ def MatMul(c: Importer, a: T, b: T) -> Any:
         right = ops.reshape(right, shape=(right.type.shape[0], 1))
     if c.freed is not None:
         left, right = c.freed.aligned(c, left, right, last=2)
-    y = ops.matmul(left, right)
+    y = multiply(left, right)
     shape = list(y.type.shape)
     if one:
         del shape[-2]

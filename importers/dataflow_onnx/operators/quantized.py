@@ -23,6 +23,7 @@ from ..shape_eval import axis_in
 from ..tensor import Tensor
 from .cast import dtype_of
 from .conv import window_of
+from .linalg import product_of
 
 T = Tensor
 operator = Collector()
@@ -233,13 +234,11 @@ def _vector(c: Importer, zero: T | None) -> Any:
 
 def _matmul(c: Importer, a: T, b: T, a_zero: T | None, b_zero: T | None) -> Any:
     """Sums of products in int32."""
-    if len(a.type.shape) < 2 or len(b.type.shape) < 2:
-        raise ModelError(f"operands {a.type} and {b.type} need two axes or more")
     zeros = [_vector(c, zero) for zero in (a_zero, b_zero)]
     if all(zero is None or zero.type.rank <= 1 for zero in zeros):
-        return ops.matmul_integer(c.value(a), c.value(b), *zeros)
+        return product_of(c, c.value(a), c.value(b), lambda left, right: ops.matmul_integer(left, right, *zeros))
     dtype = _exact(a.type.shape[-1])
-    y = ops.matmul(_shifted(c, a, a_zero, dtype, False), _shifted(c, b, b_zero, dtype, True))
+    y = product_of(c, _shifted(c, a, a_zero, dtype, False), _shifted(c, b, b_zero, dtype, True), ops.matmul)
     return ops.cast(y, to=int32)
 
 
