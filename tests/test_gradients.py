@@ -22,7 +22,7 @@ WITHOUT = {
     "adamw_step", "square_sum", "square_sums", "encode_blocks", "decode_blocks", "random_uniform", "random_normal",
     "read_shape", "nonzero", "non_max_suppression",
     "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_token_count", "string_tokens",
-    "string_case", "regex_full_match",
+    "string_case", "regex_full_match", "murmur_hash",
     "find", "tree_ensemble", "bitcast", "image_size", "decode_image",
     "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",
     "add_requantized", "lookup",

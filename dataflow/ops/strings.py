@@ -1,4 +1,4 @@
-"""Ops on strings; only the host's reference has kernels for them."""
+"""Ops on strings, and hashes of elements of any type; only the host's reference has kernels for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ir.dims import Size
 from ..ir.op import REQUIRED, Op
-from ..ir.types import TensorType, bool_, int64, string
+from ..ir.types import TensorType, bool_, int64, string, uint32
 from .infer import broadcast_shape, need
 
 
@@ -120,6 +120,22 @@ string_tokens: Op = Op(
     "``longest`` = 0 what the pattern matches first counts, which may look at what is behind it",
 )
 
+
+def _murmur_infer(x: TensorType, *, seed: int) -> TensorType:
+    bits = x.dtype.bits
+    need(x.dtype == string or (bits > 0 and bits % 8 == 0), f"murmur_hash: x is {x}; expected strings, or bytes")
+    need(0 <= seed < 1 << 32, f"murmur_hash: seed is {seed}; expected 0 to {(1 << 32) - 1}")
+    return TensorType(uint32, x.shape)
+
+
+murmur_hash: Op = Op(
+    "murmur_hash",
+    ("x",),
+    _murmur_infer,
+    attributes={"seed": 0},
+    doc="MurmurHash3 in 32 bits of the bytes of each element, the lowest first, and of a string's UTF-8",
+)
+
 OPS = (
     string_concat,
     string_case,
@@ -128,4 +144,5 @@ OPS = (
     regex_full_match,
     string_token_count,
     string_tokens,
+    murmur_hash,
 )

@@ -251,8 +251,45 @@ def strings_of_numbers(x: Array) -> Array:
     return _strings([_text(number) for number in x.reshape(-1).tolist()], x.shape)
 
 
+def _rotated(x: Array, bits: int) -> Array:
+    return np.asarray((x << np.uint32(bits)) | (x >> np.uint32(32 - bits)))
+
+
+def _hashed(data: Array, seed: int) -> Array:
+    """MurmurHash3_x86_32 of each row of bytes (rows, bytes)."""
+    rows, length = data.shape
+    words = np.zeros((rows, -(-length // 4) * 4), np.uint8)
+    words[:, :length] = data
+    found = np.full(rows, seed, np.uint32)
+    for at, block in enumerate(words.view("<u4").astype(np.uint32).T):
+        mixed = _rotated(block * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        found ^= mixed
+        if at < length // 4:  # of what remains there are fewer than four bytes
+            found = _rotated(found, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    found ^= np.uint32(length)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = (found ^ (found >> np.uint32(shift))) * np.uint32(factor)
+    return np.asarray(found ^ (found >> np.uint32(16)))
+
+
+def _murmur_hash(attributes: Attributes, x: Array) -> Array:
+    seed = attributes["seed"]
+    if x.dtype != object:
+        data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        return _hashed(data.reshape(x.size, x.dtype.itemsize), seed).reshape(x.shape)
+    texts = [text.encode("utf-8", "surrogatepass") for text in x.reshape(-1).tolist()]
+    lengths = np.array([len(text) for text in texts], np.int64)
+    found = np.empty(x.size, np.uint32)
+    for length in np.unique(lengths).tolist():
+        at = np.flatnonzero(lengths == length)
+        data = np.frombuffer(b"".join(texts[i] for i in at.tolist()), np.uint8).reshape(len(at), length)
+        found[at] = _hashed(data, seed)
+    return found.reshape(x.shape)
+
+
 KERNELS: dict[str, Code] = {
     "string_concat": _concat,
+    "murmur_hash": _murmur_hash,
     "string_case": _case,
     "string_split_count": _split_count,
     "string_split": _split,

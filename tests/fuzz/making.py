@@ -30,7 +30,7 @@ LEFT_OUT = {
     "read_shape", "nonzero", "sgd_step", "adamw_step", "max_pool_grad", "loop", "scan", "if_", "attention_grad",
     "attention_grad_sums", "bitcast", "encode_blocks",
     "tree_ensemble", "string_concat", "string_case", "string_split", "string_split_count",
-    "string_token_count", "string_tokens", "regex_full_match",
+    "string_token_count", "string_tokens", "regex_full_match", "murmur_hash",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ WITHOUT = {
     "decode_blocks", "non_max_suppression", "keyed", "read_shape", "unique", "image_size", "decode_image",
     "deform_conv",
     "string_case", "string_split_count", "string_split", "string_token_count", "string_tokens", "regex_full_match",
+    "murmur_hash",
     "tree_ensemble", "inverse", "deferred",
 }  # fmt: skip
 # With a key it drops here; a file is of inference.

@@ -267,7 +267,7 @@ def test_integers_are_resized_as_images_are(dtype, mode, antialias, scales):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
-def test_integers_shrink_as_floats_that_are_cut(dtype):
+def test_integers_shrink_as_floats_without_their_fractions(dtype):
     x = np.arange(0 if dtype == "uint8" else -4, 5).astype(dtype)
     check("Shrink", [x], bias=1.25, lambd=1.5)
     check("Shrink", [x])
@@ -296,3 +296,9 @@ def test_diagonals_may_lie_outside_of_a_matrix(k, upper):
 @pytest.mark.parametrize("bounds", [{}, {"max": 0.5}, {"min": 0.5}, {"min": -1.0, "max": 1.0}], ids=str)
 def test_clip_of_old_opsets_keeps_to_finite_numbers(bounds):
     check("Clip", [FLOATS], opset=8, **bounds)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(("shape", "axis"), [((0, 5, 3), 1), ((0, 5, 3), 2), ((2, 0, 3), 2), ((2, 3, 0), 1)], ids=str)
+def test_rows_of_several_axes_may_be_empty(op, shape, axis):
+    check(op, [np.zeros(shape, np.float32)], opset=11, axis=axis)

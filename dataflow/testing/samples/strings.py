@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...ir.types import string
+from ...ir.types import int64, string
 from ..sample import Operand, Sample
 
 
@@ -30,5 +30,8 @@ SAMPLES: list[Sample] = [
     Sample(ops.string_token_count, (_WORDS,), {"patterns": (r"\b[a-z]+\b",), "longest": False}),
     Sample(ops.string_tokens, (_WORDS,), {"patterns": (",", " "), "separates": True, "least": 2, "count": 2}),
     Sample(ops.string_tokens, (_WORDS,), {"patterns": ("a|ab",), "count": 4, "fill": "#", "first": "<", "last": ">"}),
+    Sample(ops.murmur_hash, (_WORDS,), {"seed": 7}),
+    Sample(ops.murmur_hash, (Operand((2, 3), int64),), {"seed": (1 << 32) - 1}),
+    Sample(ops.murmur_hash, (Operand((3,)),)),
     Sample(ops.regex_full_match, (_WORDS,), {"pattern": "[a-z,]*"}),
 ]

@@ -62,7 +62,7 @@ def SwiGLU(c: Importer, a: T, b: T, *, alpha: float = 1.0) -> Any:
 def Shrink(c: Importer, x: T, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     value = c.value(x)
     dtype = value.type.dtype
-    if not dtype.is_float:  # results are cut to integers
+    if not dtype.is_float:  # of results the fractions are dropped
         value = ops.cast(value, to=float64)
     zero = c.builder.scalar(0.0, value.type.dtype)
     inner = ops.where(ops.greater(value, lambd), ops.sub(value, bias), zero)

@@ -8,9 +8,8 @@ from dataflow import Dim, Value, ops
 
 from ..converters import Collector
 from ..importer import Importer
-from ..shape_eval import axis_in
+from ..shape_eval import axis_in, product
 from ..tensor import Tensor
-from .shape import reshaped
 
 T = Tensor
 operator = Collector()
@@ -25,7 +24,7 @@ def _softmax_family(onnx_name: str, op: Any) -> None:
         at = axis_in(axis, len(shape))
         if all(not isinstance(n, Dim) and n == 1 for n in shape[at + 1 :]):
             return op(value, axis=at)
-        flat = reshaped(value, [*shape[:at], -1])
+        flat = ops.reshape(value, shape=(*shape[:at], product(shape[at:])))
         return ops.reshape(op(flat, axis=-1), shape=shape)
 
     @operator(onnx_name, 13)

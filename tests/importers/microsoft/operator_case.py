@@ -95,9 +95,8 @@ def compare(found, expected, tolerance):
     assert found.dtype == expected.dtype and found.shape == expected.shape
     if expected.dtype.kind == "f":
         relative, absolute = tolerance
-        np.testing.assert_allclose(
-            found, expected, rtol=relative, atol=absolute * max(1, np.abs(expected).max(initial=0))
-        )
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=1)
+        np.testing.assert_allclose(found, expected, rtol=relative, atol=absolute * largest)
     else:
         assert np.abs(found.astype(np.int64) - expected.astype(np.int64)).max(initial=0) <= tolerance[0]
 

@@ -1,15 +1,18 @@
-"""The converter of mixtures of experts: every expert sees every token, and a gate weights the results."""
+"""Converters of mixtures of experts: every expert sees every token, and a gate weights the results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Dim, Value, float32, ops
+import numpy as np
+
+from dataflow import Dim, Value, bool_, float32, ops
 from dataflow.errors import ModelError
 
 from ...converters import Collector
 from ...emit import cast_to, number, slice_axis
 from ...importer import Importer
+from ...shape_eval import product
 from ...tensor import Tensor, Unsized
 from .block_quantized import dequantized_rows
 
@@ -180,3 +183,53 @@ def _activated(x: Value, name: str) -> Any:
     if name == "identity":
         return x
     raise ModelError(f"activation_type is {name!r}; expected relu, gelu, silu, swiglu or identity")
+
+
+@operator("MoEGroupRouter")
+def MoEGroupRouter(
+    c: Importer,
+    logits: T,
+    expert_bias: T,
+    projection_weight: T | None = None,
+    *,
+    top_k: int,
+    group_topk: int = 2,
+    n_group: int = 1,
+    router_sentinel: float = -10000.0,
+    topk_group: int = 1,
+) -> Any:
+    """Logarithms of the chosen experts' scores (tokens, experts), from groups of experts with the largest ones."""
+    if projection_weight is not None:
+        raise ModelError("projection_weight is not supported; expected the logits of a product before the node")
+    given = c.value(logits)
+    *outer, experts = given.type.shape
+    if isinstance(experts, Dim) or n_group < 1 or experts % n_group or not 1 <= top_k <= experts:
+        raise ModelError(
+            f"logits is {given.type}, n_group {n_group}, top_k {top_k}; expected a known number of experts, which the "
+            "groups divide, and so many of them"
+        )
+    tokens, own = product(outer), experts // n_group
+    scores = ops.sigmoid(cast_to(ops.reshape(given, shape=(tokens, experts)), float32))
+    chosen = ops.add(scores, c.value(expert_bias))
+    wanted = [*map(bool, c.node.outputs), False, False][:3]
+    routed: Any = None
+    if wanted[0]:
+        ranked = chosen
+        if topk_group < n_group:
+            groups = ops.reshape(chosen, shape=(tokens, n_group, own))
+            largest, _ = ops.topk(groups, k=min(group_topk, own), axis=-1, largest=1)
+            kept = _hot(ops.reduce_sum(largest, axes=(-1,), keepdims=0), topk_group)
+            kept = ops.reshape(kept, shape=(tokens, n_group, 1))
+            ranked = ops.where(kept, groups, number(c.builder, -np.inf, float32))
+            ranked = ops.reshape(ranked, shape=(tokens, experts))
+        logs = ops.log(ops.maximum(scores, number(c.builder, 1e-20, float32)))
+        routed = ops.where(_hot(ranked, top_k), logs, number(c.builder, router_sentinel, float32))
+        routed = cast_to(routed, given.type.dtype)
+    return (routed, chosen if wanted[1] else None, scores if wanted[2] else None)[: max(1, len(c.node.outputs))]
+
+
+def _hot(x: Value, k: int) -> Any:
+    """Which elements of each row (rows, elements) are among its ``k`` largest."""
+    _, indices = ops.topk(x, k=k, axis=-1, largest=1)
+    hot = ops.one_hot(indices, depth=x.type.shape[-1], axis=-1, dtype=float32)
+    return ops.cast(ops.reduce_max(hot, axes=(1,), keepdims=0), to=bool_)

@@ -16,7 +16,7 @@ from dataflow.errors import ModelError
 from ...converters import Collector
 from ...emit import cast_to
 from ...importer import Importer
-from ...shape_eval import axis_in
+from ...shape_eval import axis_in, product
 from ...tensor import Tensor
 from ..pool import AveragePool
 from ..quantized import (
@@ -24,7 +24,6 @@ from ..quantized import (
     QLinearConv,
     QuantizeLinear,
 )
-from ..shape import reshaped
 from .layout import to_channels_first, to_channels_last
 
 T = Tensor
@@ -102,7 +101,8 @@ def QLinearSoftmax(
     value = DequantizeLinear(c, x, x_scale, x_zero)
     shape = value.type.shape
     if opset < 13:
-        value = reshaped(value, [*shape[: axis_in(axis, len(shape))], -1])
+        at = axis_in(axis, len(shape))
+        value = ops.reshape(value, shape=(*shape[:at], product(shape[at:])))
     y = ops.softmax(value, axis=axis if opset >= 13 else -1)
     return requantized(c, ops.reshape(y, shape=shape) if opset < 13 else y, y_scale, y_zero, x)
 
