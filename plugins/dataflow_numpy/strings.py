@@ -275,8 +275,8 @@ def _hashed(data: Array, seed: int) -> Array:
 def _murmur_hash(attributes: Attributes, x: Array) -> Array:
     seed = attributes["seed"]
     if x.dtype != object:
-        data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-        return _hashed(data.reshape(x.size, x.dtype.itemsize), seed).reshape(x.shape)
+        numbers = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        return _hashed(numbers.reshape(x.size, x.dtype.itemsize), seed).reshape(x.shape)
     texts = [text.encode("utf-8", "surrogatepass") for text in x.reshape(-1).tolist()]
     lengths = np.array([len(text) for text in texts], np.int64)
     found = np.empty(x.size, np.uint32)

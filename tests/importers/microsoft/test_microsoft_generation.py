@@ -27,11 +27,11 @@ def router(**attributes):
     return {"top_k": 2, **attributes}
 
 
-WIDE = np.array([0, 1, -1, (1 << 62) + 12345, -(1 << 63)])
+LONG = np.array([0, 1, -1, (1 << 62) + 12345, -(1 << 63)])
 HASHES = [
     Case("MurmurHash3", [i(1 << 31, 2, 3, dtype=np.int32)], gradient=False, tolerance=(0, 0)),
-    Case("MurmurHash3", [WIDE], {"seed": 42, "positive": 0}, gradient=False, tolerance=(0, 0)),
-    Case("MurmurHash3", [WIDE.astype(np.uint64)], {"seed": (1 << 31) - 1}, gradient=False, tolerance=(0, 0)),
+    Case("MurmurHash3", [LONG], {"seed": 42, "positive": 0}, gradient=False, tolerance=(0, 0)),
+    Case("MurmurHash3", [LONG.astype(np.uint64)], {"seed": (1 << 31) - 1}, gradient=False, tolerance=(0, 0)),
     Case("MurmurHash3", [i(1 << 32, 0, 2, dtype=np.uint32)], gradient=False, tolerance=(0, 0)),
     Case("MurmurHash3", [f(3, 2)], {"positive": 0}, gradient=False, tolerance=(0, 0)),
     Case("MurmurHash3", [f(4).astype(np.float64)], gradient=False, tolerance=(0, 0), shapes={0: ("n",)}),

@@ -59,14 +59,14 @@ def NGramHashMapping(
     every = ops.concat(before, ids, axis=1)
     ends = _ends(c, every, absent, segment_ids, reach, bool(reset_on_eos) and eos_token_id is not None)
     factors, moduli = c.value(multipliers), c.value(vocab_sizes)
-    hashes, cut, mixed = [], None, ops.mul(ids, slice_axis(factors, 0, 0, 1))
+    hashes, separated, mixed = [], None, ops.mul(ids, slice_axis(factors, 0, 0, 1))
     for distance in range(1, max_ngram_size):
         start = reach - distance
         token = slice_axis(every, 1, start, start + tokens)
         for end, offset in ends:
             here = slice_axis(end, 1, start + offset, start + offset + tokens)
-            cut = here if cut is None else ops.logical_or(cut, here)
-        token = token if cut is None else ops.where(cut, absent, token)
+            separated = here if separated is None else ops.logical_or(separated, here)
+        token = token if separated is None else ops.where(separated, absent, token)
         mixed = ops.bitwise_xor(mixed, ops.mul(token, slice_axis(factors, 0, distance, distance + 1)))
         own = slice_axis(moduli, 0, (distance - 1) * n_head_per_ngram, distance * n_head_per_ngram)
         hashes.append(ops.mod(ops.reshape(mixed, shape=(batch, tokens, 1)), own))
@@ -78,9 +78,9 @@ def NGramHashMapping(
 def _ends(
     c: Importer, every: Value, last: Any, segment_ids: T | None, reach: int, resets: bool
 ) -> list[tuple[Value, int]]:
-    """What cuts the tokens before a token off: bools for each token, and where to read them from a token's place on."""
+    """What separates tokens from those before them: bools for each token, and from where on a token reads them."""
     found: list[tuple[Value, int]] = []
-    if resets:  # a token that ends a text is cut off itself
+    if resets:  # a token that ends a text separates itself too
         found.append((ops.equal(every, last), 0))
     if segment_ids is not None:  # from the first token of a segment on
         segments = c.value(segment_ids)

@@ -100,8 +100,8 @@ def EngramGate(
         )
     product = ops.mul(normed(keys, key_norm_scale), normed(c.value(query), query_norm_scale))
     dot = ops.mul(ops.reduce_sum(product, axes=(-1,), keepdims=1), 1 / math.sqrt(size))
-    root = ops.sqrt(ops.maximum(ops.abs(dot), number(c.builder, 1e-6, dot.type.dtype)))
-    gate = ops.sigmoid(ops.mul(ops.sign(dot), root))
+    magnitude = ops.sqrt(ops.maximum(ops.abs(dot), number(c.builder, 1e-6, dot.type.dtype)))
+    gate = ops.sigmoid(ops.mul(ops.sign(dot), magnitude))
     batch, tokens, _ = values.type.shape
     y = ops.mul(gate, ops.reshape(values, shape=(batch, tokens, 1, size)))
     if len(c.node.outputs) < 2:
