@@ -14,6 +14,7 @@ static df_window window_of(const df_attribute *const *attributes, int32_t count,
   const int64_t *pads = df_attribute_ints(attributes, count, DF_COL2IM_PADS, NULL);
   const int64_t *dilations = df_attribute_ints(attributes, count, DF_COL2IM_DILATIONS, NULL);
   int64_t windows[DF_AXES];
+  DF_ASSUME(kernel && strides && pads && dilations && axes <= DF_AXES);
   for (int32_t i = 0; i < axes; i++) {
     const int64_t steps = image[i] + pads[i] + pads[axes + i] - dilations[i] * (kernel[i] - 1);
     DF_ASSUME(strides[i] > 0);
