@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from itertools import combinations
 
-from ..errors import InputError
+import numpy as np
+
+from ..errors import GradientError, InputError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import TensorType, bfloat16, float16, float32, float64
+from ..ir.types import Array, TensorType, bfloat16, float16, float32, float64
 from ..ir.value import Value
 from .activation import relu as _relu
-from .arithmetic import add, div, mul, neg
+from .arithmetic import add, div, mul, neg, sub
 from .cast import cast
-from .infer import broadcast_shape, need_float, need_number, normal_axis, operand, product, result, same_dtype
+from .gather import gather
+from .infer import (
+    broadcast_shape,
+    builder_for,
+    need_float,
+    need_number,
+    normal_axis,
+    operand,
+    product,
+    result,
+    same_dtype,
+)
+from .reduce import reduce_sum
 from .shape import reshape, transpose
 
 
@@ -141,12 +157,75 @@ det: Op = Op(
     cost=_det_cost,
     doc="the determinant of each matrix of x (..., M, M)",
 )
+
+_FEW = 6  # rows of a matrix up to which its minors without two rows and two columns are computed: 225 of 4 by 4
+
+
+def _cofactor_gradient(node: Node, dy: Value) -> Value | None:
+    """In float64; of matrices of few rows by minors, which singular ones have too, of larger ones by the inverse."""
+    x = operand(node)
+    rows = next((n for n in x.type.shape[-2:] if not isinstance(n, Dim)), None)
+    if rows is None:
+        raise GradientError(f"{node.describe()}: its gradient needs matrices of a fixed size; x is {x.type}")
+    if rows < 2:
+        return None
+    if rows == 2:
+        return cofactor(dy)
+    upcast, cotangent = (cast(v, to=float64) for v in (x, dy))
+    return cast((_by_minors if rows <= _FEW else _by_inverse)(upcast, cotangent, int(rows)), to=dy.type.dtype)
+
+
+def _by_minors(x: Value, dy: Value, rows: int) -> Value:
+    """Sums over i, j of dy[i, j] times the second derivative of the determinant by x[i, j] and x[k, l].
+
+    That is the minor without rows i and k and columns j and l, with a sign.
+    """
+    kept, index, sign = _second_minors(rows)
+    lead, pairs = x.type.shape[:-2], len(kept)
+    constant = builder_for(x).constant
+    chosen = gather(gather(x, constant(kept), axis=-2), constant(kept), axis=-1)  # (..., pair, row, pair, column)
+    at = len(lead)
+    minors = det(transpose(chosen, perm=(*range(at), at, at + 2, at + 1, at + 3)))
+    second = mul(gather(reshape(minors, shape=(*lead, pairs * pairs)), constant(index), axis=-1), constant(sign))
+    found = matmul(second, reshape(dy, shape=(*lead, rows * rows, 1)))
+    return reshape(found, shape=x.type.shape)
+
+
+@functools.cache
+def _second_minors(rows: int) -> tuple[Array, Array, Array]:
+    """What is left without each pair of rows; for two elements of the matrix the number of their minor, and its sign.
+
+    Elements are numbered by row; minors by the pair of their rows, then of their columns.
+    """
+    pairs = list(combinations(range(rows), 2))
+    kept = np.array([[i for i in range(rows) if i not in pair] for pair in pairs], np.int64)
+    number, sign = np.zeros((rows, rows), np.int64), np.zeros((rows, rows))
+    for at, (i, k) in enumerate(pairs):
+        number[i, k] = number[k, i] = at
+        sign[i, k], sign[k, i] = (-1) ** (i + k), -((-1) ** (i + k))
+    # of i, k and j, l: elements (i, j) and (k, l)
+    index = number[:, None, :, None] * len(pairs) + number[None, :, None, :]
+    signs = sign[:, None, :, None] * sign[None, :, None, :]
+    return kept, index.reshape(rows * rows, -1), signs.reshape(rows * rows, -1)
+
+
+def _by_inverse(x: Value, dy: Value, rows: int) -> Value:
+    """With Y the inverse and C the cofactors, det(x) times Y transposed: sum(dy * C) Y^T - C dy^T Y^T."""
+    transposed = swapped(inverse(x))
+    found = mul(transposed, reshape(det(x), shape=(*x.type.shape[:-2], 1, 1)))
+    along = reduce_sum(mul(dy, found), axes=(-2, -1), keepdims=True)
+    return sub(mul(transposed, along), matmul(matmul(found, swapped(dy)), transposed))
+
+
 cofactor: Op = Op(
     "cofactor",
     ("x",),
     _cofactor_infer,
+    gradient=_cofactor_gradient,
     cost=_det_cost,
-    doc="the cofactors of each matrix of x (..., M, M): the derivatives of its determinant by its elements",
+    doc="the cofactors of each matrix of x (..., M, M): the derivatives of its determinant by its elements. Their own "
+    "gradient is that of singular matrices too where M is at most 6; of larger ones it is by the inverse, and isn't "
+    "finite for a singular matrix",
 )
 
 
@@ -155,19 +234,15 @@ def _inverse_infer(x: TensorType) -> TensorType:
     return x
 
 
-def _swapped(x: Value) -> Value:
-    return transpose(x, perm=(*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2))
-
-
 def _inverse_decompose(x: Value) -> Value:
     """Cofactors over the determinant, in float64: both may be far beyond 1."""
     upcast = cast(x, to=float64)
-    found = div(_swapped(cofactor(upcast)), reshape(det(upcast), shape=(*x.type.shape[:-2], 1, 1)))
+    found = div(swapped(cofactor(upcast)), reshape(det(upcast), shape=(*x.type.shape[:-2], 1, 1)))
     return cast(found, to=x.type.dtype)
 
 
 def _inverse_gradient(node: Node, dy: Value) -> Value:
-    transposed = _swapped(result(node))
+    transposed = swapped(result(node))
     return neg(matmul(matmul(transposed, dy), transposed))
 
 

@@ -63,12 +63,10 @@ def _long() -> list[Sample]:
 
 def _determinants() -> list[Sample]:
     rows = []
-    for shape in ((1, 1), (2, 2), (3, 4, 4), (2, 3, 3, 3), (2, 6, 6), (0, 3, 3), (2, 0, 0)):
-        rows.append(Sample(ops.det, (x(*shape),), gradient=(0,) if 0 not in shape else ()))
-        rows.append(Sample(ops.cofactor, (x(*shape),)))
+    for shape in ((1, 1), (2, 2), (3, 4, 4), (2, 3, 3, 3), (2, 6, 6), (2, 8, 8), (0, 3, 3), (2, 0, 0)):
+        rows += [Sample(op, (x(*shape),), gradient=(0,) if 0 not in shape else ()) for op in (ops.det, ops.cofactor)]
     singular = Operand((3, 3), float64, value=[1, 2, 3, 2, 4, 6, 0, 1, 1])
-    rows += [Sample(ops.det, (singular,), gradient=(0,)), Sample(ops.cofactor, (singular,))]
-    return rows
+    return rows + [Sample(op, (singular,), gradient=(0,)) for op in (ops.det, ops.cofactor)]
 
 
 def _inverses() -> list[Sample]:
