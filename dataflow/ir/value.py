@@ -144,8 +144,38 @@ class Value:
     def __rmatmul__(self, other: ValueLike) -> Value:
         return _operators().binary("matmul", other, self)
 
+    def __mod__(self, other: ValueLike) -> Value:
+        return _operators().binary("mod", self, other)
+
+    def __rmod__(self, other: ValueLike) -> Value:
+        return _operators().binary("mod", other, self)
+
+    def __and__(self, other: ValueLike) -> Value:
+        return _operators().connected("and", self, other)
+
+    def __rand__(self, other: ValueLike) -> Value:
+        return _operators().connected("and", other, self)
+
+    def __or__(self, other: ValueLike) -> Value:
+        return _operators().connected("or", self, other)
+
+    def __ror__(self, other: ValueLike) -> Value:
+        return _operators().connected("or", other, self)
+
+    def __xor__(self, other: ValueLike) -> Value:
+        return _operators().connected("xor", self, other)
+
+    def __rxor__(self, other: ValueLike) -> Value:
+        return _operators().connected("xor", other, self)
+
     def __neg__(self) -> Value:
-        return _operators().negated(self)
+        return _operators().unary("neg", self)
+
+    def __abs__(self) -> Value:
+        return _operators().unary("abs", self)
+
+    def __invert__(self) -> Value:
+        return _operators().inverted(self)
 
     def __getitem__(self, key: Any) -> Value:
         return _operators().sliced(self, key)
@@ -157,6 +187,11 @@ class Value:
     def transpose(self, *perm: int | Sequence[int]) -> Value:
         """The axes in the order ``perm``, given as axes or one tuple; in reverse order without."""
         return _operators().transposed(self, perm)
+
+    @property
+    def T(self) -> Value:  # noqa: N802  # NumPy's name
+        """The axes in reverse order: of a matrix its transpose."""
+        return _operators().transposed(self, ())
 
     def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
         """The sum over ``axes``, over all by default."""
@@ -197,8 +232,14 @@ class Operators(Protocol):
     def divided(self, a: ValueLike, b: ValueLike, /) -> Value:
         """The quotient of floats."""
 
-    def negated(self, x: Value, /) -> Value:
-        """-x."""
+    def connected(self, name: str, a: ValueLike, b: ValueLike, /) -> Value:
+        """``and``, ``or`` or ``xor`` of bools, or of the bits of integers."""
+
+    def unary(self, name: str, x: Value, /) -> Value:
+        """The op called ``name`` of a value."""
+
+    def inverted(self, x: Value, /) -> Value:
+        """``~x``, of bools or of the bits of integers."""
 
     def sliced(self, x: Value, key: Any, /) -> Value:
         """``x[key]``."""

@@ -11,34 +11,12 @@ from hypothesis.extra import numpy as hnp
 import dataflow as df
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
+from tests.ops.operated import agrees, computed, refused
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.uniform(0.5, 2.0, (3, 4)).astype(np.float32)
 Y = RANDOM.uniform(0.5, 2.0, (3, 4)).astype(np.float32)
 CUBE = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
-
-
-def computed(function, *arrays):
-    """What ``function`` of values gives for these arrays, and the type that the graph declares for it."""
-    g = df.GraphBuilder()
-    values = [g.input(f"x{i}", a.dtype, a.shape) for i, a in enumerate(arrays)]
-    y = function(*values)
-    g.output("y", y)
-    return evaluate(g.build(), {f"x{i}": a for i, a in enumerate(arrays)})["y"], y.type
-
-
-def agrees(function, *arrays):
-    found, declared = computed(function, *arrays)
-    expected = function(*arrays)
-    assert declared.shape == found.shape == expected.shape
-    assert declared.dtype.numpy == found.dtype
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def refused(function, match, *, dtype=np.float32, shape=(3, 4)):
-    g = df.GraphBuilder()
-    with pytest.raises(df.InputError, match=match):
-        function(g.input("x", dtype, shape))
 
 
 # ---- arithmetic ---------------------------------------------------------------------------------------

@@ -15,15 +15,28 @@ import numpy as np
 from ...errors import InputError
 from ...host import checks
 from ...ir.dims import Dim, Size, at_least, least_size
+from ...ir.types import bool_
 from ...ir.value import Value, ValueLike, refuse_bool
-from ..arithmetic import add, div, mul, neg, pow_, sub
+from ..arithmetic import abs_, add, div, mod, mul, neg, pow_, sub
 from ..dynamic_shape import require
 from ..infer import normal_axis, product
 from ..linalg import matmul
+from ..logic import (
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+)
 from ..reduce import reduce_mean, reduce_sum
 from ..shape import reshape, slice_, transpose
 
-_BINARY = {op.name: op for op in (add, sub, mul, div, pow_, matmul)}
+_CONNECTIVES = (logical_and, logical_or, logical_xor, bitwise_and, bitwise_or, bitwise_xor)
+_BINARY = {op.name: op for op in (add, sub, mul, div, pow_, mod, matmul, *_CONNECTIVES)}
+_UNARY = {op.name: op for op in (neg, abs_)}
 _REDUCTIONS = {op.name: op for op in (reduce_sum, reduce_mean)}
 
 
@@ -53,9 +66,34 @@ def divided(a: ValueLike, b: ValueLike) -> Value:
     return binary("div", a, b)
 
 
-def negated(x: Value) -> Value:
-    """-x."""
-    return neg(x)
+def connected(name: str, a: ValueLike, b: ValueLike) -> Value:
+    """``and``, ``or`` or ``xor`` of bools, or of the bits of integers.
+
+    Raises:
+        InputError: the values are of floats, or differ in dtype.
+    """
+    like = a if isinstance(a, Value) else b
+    assert isinstance(like, Value)
+    return binary(f"{_connective(like)}_{name}", a, b)
+
+
+def unary(name: str, x: Value) -> Value:
+    """The op called ``name`` of a value."""
+    return _UNARY[name](x)
+
+
+def inverted(x: Value) -> Value:
+    """``~x``, of bools or of the bits of integers.
+
+    Raises:
+        InputError: the value is of floats.
+    """
+    return logical_not(x) if _connective(x) == "logical" else bitwise_not(x)
+
+
+def _connective(x: Value) -> str:
+    """The family of the ops that ``&``, ``|``, ``^`` and ``~`` of the value are."""
+    return "logical" if x.type.dtype is bool_ else "bitwise"
 
 
 def _operand(name: str, item: ValueLike, like: Value) -> Value:
