@@ -35,6 +35,7 @@ from .errors import (
 from .errors import (
     PluginError as PluginError,
 )
+from .host.keywords import answer
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.dims import Dim as Dim
 from .ir.graph import Graph as Graph
@@ -65,6 +66,7 @@ __version__ = VERSION
 
 install_operators(lambda: importlib.import_module("dataflow.ops.rules.overloads"))
 
+_INTERNAL = ("answer", "install_operators")
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("callbacks", "init", "losses", "metrics", "nn", "ops", "optim", "schedules", "testing")
 _NAMES = {
@@ -116,12 +118,21 @@ _NAMES |= dict.fromkeys(
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"dataflow.{name}")
+        module = importlib.import_module(f"dataflow.{name}")
+        if name != "ops":  # which answer for themselves
+            answer(module)
+        return module
     if name in _NAMES:
-        return getattr(importlib.import_module(f"dataflow.{_NAMES[name]}"), name)
+        module = importlib.import_module(f"dataflow.{_NAMES[name]}")
+        answer(module, name)
+        return getattr(module, name)
     if name == "__all__":  # for import *, which asks for it
         here = [key for key, one in globals().items() if str(getattr(one, "__module__", "")).startswith("dataflow")]
-        return [*(key for key in here if key[0] != "_" and key != "install_operators"), *_MODULES, *_NAMES]
+        return [
+            *(key for key in here if key[0] != "_" and key not in ("answer", "install_operators")),
+            *_MODULES,
+            *_NAMES,
+        ]
     raise AttributeError(f"module 'dataflow' has no attribute {name!r}")
 
 

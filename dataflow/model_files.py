@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from .errors import InputError, ModelError, PluginError, blamed
 from .host import checks
 from .host.garbage_collection import collection_paused
+from .host.keywords import UnknownKeyword, meant
 from .host.limits import Limits, account_of, limited
 from .host.new_file import new_file
 from .model import Model
@@ -108,7 +110,8 @@ def _named(function: Literal["load", "save"], path: str, form: Format, options: 
         found = re.search(r"unexpected keyword argument '(\w+)'$", str(error))
         if found is None or found[1] not in options:
             raise
-        raise InputError(f"{path}: {function} of {form.suffix} files has no option {found[1]!r}") from error
+        advice = meant(found[1], inspect.signature(getattr(form, function)).parameters)
+        raise UnknownKeyword(f"{path}: {function} of {form.suffix} files has no option {found[1]!r}{advice}") from error
 
 
 def check_target(path: str, *, registry: Registry | None = None) -> None:

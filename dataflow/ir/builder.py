@@ -181,8 +181,8 @@ class GraphBuilder:
         try:
             if len(operands) != len(op.inputs) or None in operands:
                 op.check_arity(len(operands), [v is None for v in operands], attributes)
-            complete = op.plain(op.complete(attributes))
             types = [None if v is None else v.type for v in operands]
+            complete = op.plain(op.complete(attributes, types))
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             if len(results) > len(op.outputs) and not op.outputs[-1].endswith("*"):

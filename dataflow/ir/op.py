@@ -15,7 +15,12 @@ import numpy as np
 
 from ..errors import InputError, PluginError
 from ..host import checks
+from ..host.keywords import UnknownKeyword, meant
 from .declaration import fault_of
+from .defaults import REQUIRED as REQUIRED
+from .defaults import REQUIRED_DTYPE as REQUIRED_DTYPE
+from .defaults import PerAxis as PerAxis
+from .defaults import Required
 from .dims import Dim
 from .op_help import Declared, Documentation
 from .tracing import Traced
@@ -23,7 +28,6 @@ from .types import Array, DType, TensorType, dtype
 from .value import Builder, Use, Value, builder_of, misplaced
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
-REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 DECOMPOSED: Any = type("Decomposed", (), {"__repr__": lambda self: "DECOMPOSED"})()
 
 _PLAIN = 1 << 31  # almost all numbers are below it
@@ -89,7 +93,8 @@ class AnyOp:
         name: unique, snake_case.
         inputs: operand names; ``"b?"`` may be absent, ``"xs*"`` (the last) repeats any number of times.
         outputs: result names; ``"+stats"`` is an extra output that backward may read, ``"ys*"`` repeats.
-        attributes: name to default, in order; ``REQUIRED`` has none.
+        attributes: name to default, in order; ``REQUIRED`` has none, nor has ``REQUIRED_DTYPE``, a dtype; ``PerAxis``
+            depends on the rank of the first operand.
         infer: see ``Infer``.
         gradient: see ``Gradient``; None with a decomposition: that is differentiated; None without: the op
             is not differentiable.
@@ -155,8 +160,8 @@ class AnyOp:
             else names + names[-1:] * (len(node.outputs) - len(names))
         )
 
-    def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        """The attributes in order, with defaults.
+    def complete(self, given: Mapping[str, Attribute], types: Sequence[TensorType | None] = ()) -> dict[str, Attribute]:
+        """The attributes in order, with defaults, of which some depend on the types of the operands.
 
         Raises:
             InputError: an attribute is unknown or missing.
@@ -166,11 +171,14 @@ class AnyOp:
         if not given.keys() <= self.attributes.keys():
             unknown = next(key for key in given if key not in self.attributes)
             known = ", ".join(self.attributes) or "none"
-            raise InputError(f"{self.name}: unknown attribute {unknown!r}; it has: {known}{misplaced(given)}")
+            advice = misplaced(given) or meant(unknown, self.attributes)
+            raise UnknownKeyword(f"{self.name}: unknown attribute {unknown!r}; it has: {known}{advice}")
         out: dict[str, Attribute] = {}
         for key, default in self.attributes.items():
             value = given.get(key, default)
-            if value is REQUIRED:
+            if type(value) is PerAxis:
+                value = value.of(types)
+            if type(value) is Required:
                 raise InputError(f"{self.name}: attribute {key!r} is missing")
             if isinstance(default, float) and isinstance(value, (int, np.integer)):  # kernels read it as a float
                 value = checks.number(f"{self.name}: attribute {key!r}", int(value), -math.inf)
@@ -180,7 +188,9 @@ class AnyOp:
                 # kernels in C would read it as 0
                 expected = _ONE_KIND[type(default)]
                 raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected {expected}")
-            elif type(value) is not DType and (type(default) is DType or isinstance(value, (type, np.dtype))):
+            elif type(value) is not DType and (
+                type(default) is DType or default is REQUIRED_DTYPE or isinstance(value, (type, np.dtype))
+            ):
                 value = dtype(value)  # np.float32, or "float32"
             out[key] = value
         return out
@@ -295,8 +305,8 @@ class MultiOp(AnyOp):
 
 
 for _kind in (AnyOp, Op, MultiOp):
-    _kind.__doc__ = Documentation(_kind.__doc__, REQUIRED)  # type: ignore[assignment]
-AnyOp.__signature__ = Declared(REQUIRED)  # type: ignore[attr-defined]
+    _kind.__doc__ = Documentation(_kind.__doc__, Required)  # type: ignore[assignment]
+AnyOp.__signature__ = Declared(Required)  # type: ignore[attr-defined]
 
 
 def _results(outputs: Sequence[str]) -> int | None:

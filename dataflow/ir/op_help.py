@@ -11,10 +11,10 @@ class Documentation:
 
     Args:
         own: of the class.
-        required: the default of attributes that have none.
+        required: of what stands for the default of attributes that have none.
     """
 
-    def __init__(self, own: str | None, required: object) -> None:
+    def __init__(self, own: str | None, required: type) -> None:
         self._own, self._required = own, required
 
     def __get__(self, op: Any, kind: type) -> str | None:
@@ -25,10 +25,10 @@ class Declared:
     """The ``__signature__`` of a class of ops: each has one, and the class itself that of its fields.
 
     Args:
-        required: the default of attributes that have none.
+        required: of what stands for the default of attributes that have none.
     """
 
-    def __init__(self, required: object) -> None:
+    def __init__(self, required: type) -> None:
         self._required = required
 
     def __get__(self, op: Any, kind: type) -> Signature:
@@ -37,13 +37,13 @@ class Declared:
         return signature(op, self._required)
 
 
-def documentation(op: Any, required: object) -> str:
+def documentation(op: Any, required: type) -> str:
     """Operands, attributes and results of an op, and its formula."""
     results = [name for name in op.outputs if not name.startswith("+")]
     return f"{op.name}{signature(op, required)} -> {', '.join(results)}\n\n{cleandoc(op.doc)}"
 
 
-def signature(op: Any, required: object) -> Signature:
+def signature(op: Any, required: type) -> Signature:
     """How an op is called: operands by position, attributes by keyword."""
     operands: list[Parameter] = []
     for declared in reversed(op.inputs):
@@ -55,7 +55,7 @@ def signature(op: Any, required: object) -> Signature:
         default = None if mark == "?" and last else Parameter.empty
         operands.append(Parameter(name, Parameter.POSITIONAL_ONLY, default=default))
     attributes = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if default is required else default)
+        Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if isinstance(default, required) else default)
         for name, default in op.attributes.items()
     ]
     bodies = [Parameter("bodies", Parameter.KEYWORD_ONLY)] if op.bodies else []

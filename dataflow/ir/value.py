@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 import numpy as np
 
 from ..errors import InputError, ModelError
+from ..host.keywords import answered
 from .dims import Size
 from .types import Array, DType, TensorType
 
@@ -193,10 +194,12 @@ class Value:
         """The axes in reverse order: of a matrix its transpose."""
         return _operators().transposed(self, ())
 
+    @answered
     def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
         """The sum over ``axes``, over all by default."""
         return _operators().reduced("reduce_sum", self, axes, keepdims)
 
+    @answered
     def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
         """The mean over ``axes``, over all by default; of floats."""
         return _operators().reduced("reduce_mean", self, axes, keepdims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import InputError
 from ..ir.graph import Node
-from ..ir.op import REQUIRED, Op
+from ..ir.op import REQUIRED_DTYPE, Op
 from ..ir.types import DType, TensorType
 from ..ir.value import Value
 from .infer import operand
@@ -13,8 +13,6 @@ ROUND_MODES = ("up", "down", "nearest")
 
 
 def _cast_infer(x: TensorType, *, to: DType, saturate: bool, round_mode: str) -> TensorType:
-    if not isinstance(to, DType):
-        raise InputError(f"cast: to={to!r} is no dtype, e.g. df.float32")
     if not ("s" not in (x.dtype.kind, to.kind) or "c" not in (x.dtype.kind, to.kind)):
         raise InputError(f"cast: {x} to {to} has no format")
     if not (x.dtype.kind != "c" or to.kind in "cb"):
@@ -35,7 +33,7 @@ cast: Op = Op(
     "cast",
     ("x",),
     _cast_infer,
-    attributes={"to": REQUIRED, "saturate": True, "round_mode": "up"},
+    attributes={"to": REQUIRED_DTYPE, "saturate": True, "round_mode": "up"},
     gradient=_cast_gradient,
     cheap=True,
     doc="x in another dtype; floats to integers towards zero, out of range to the nearest end, NaN to the lower one, "
@@ -47,8 +45,6 @@ cast: Op = Op(
 
 
 def _bitcast_infer(x: TensorType, *, to: DType) -> TensorType:
-    if not isinstance(to, DType):
-        raise InputError(f"bitcast: to={to!r} is no dtype, e.g. df.int32")
     if not (x.dtype.bits == to.bits > 0):
         raise InputError(f"bitcast: {x} has elements of {x.dtype.bits} bits, {to} of {to.bits}")
     return TensorType(to, x.shape)
@@ -58,7 +54,7 @@ bitcast: Op = Op(
     "bitcast",
     ("x",),
     _bitcast_infer,
-    attributes={"to": REQUIRED},
+    attributes={"to": REQUIRED_DTYPE},
     gradient=lambda node, dy: None,
     inplace=((0, 0),),
     cheap=True,

@@ -11,14 +11,14 @@ import numpy as np
 from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
-from ..ir.op import REQUIRED, Op
+from ..ir.op import REQUIRED, Op, PerAxis
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from .infer import alike, builder_for, need_number, need_shape, product, same_dtype
 from .reduce import reduce_sum
 from .rules.channels_last import transposed, with_channels_last
 
-_ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
+_ATTRIBUTES: dict[str, Any] = {"strides": PerAxis(1), "pads": PerAxis(0, ends=2), "dilations": PerAxis(1), "groups": 1}
 
 
 def window_size(size: Size, kernel: Size, stride: int, pads: Size, dilation: int) -> Size:

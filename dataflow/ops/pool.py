@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size, least_size
 from ..ir.graph import Node
-from ..ir.op import REQUIRED, Op
+from ..ir.op import REQUIRED, Op, PerAxis
 from ..ir.types import TensorType, int32
 from ..ir.value import Value
 from .conv import check_window
@@ -18,9 +18,9 @@ from .shape import reshape
 
 _WINDOW: dict[str, Any] = {
     "kernel": REQUIRED,
-    "strides": REQUIRED,
-    "pads": REQUIRED,
-    "dilations": REQUIRED,
+    "strides": REQUIRED,  # 1 in ONNX, the kernel in PyTorch: to be said
+    "pads": PerAxis(0, ends=2),
+    "dilations": PerAxis(1),
     "ceil_mode": False,
 }
 

@@ -32,6 +32,7 @@ _NAMES = {
     "Gradient": "ir.op",
     "Infer": "ir.op",
     "REQUIRED": "ir.op",
+    "REQUIRED_DTYPE": "ir.op",
     "Replace": "ir.rewrite",
     "View": "ir.op",
     "Builder": "ir.value",
@@ -44,6 +45,7 @@ _NAMES = {
     "MultiOp": "ir.op",
     "Op": "ir.op",
     "Pattern": "ir.op",
+    "PerAxis": "ir.op",
     "Value": "ir.value",
     "Model": "model",
     # element types and sizes

@@ -28,6 +28,7 @@ from ..ir.lowered import BaseTensor as BaseTensor
 from ..ir.lowered import LoweredNode as LoweredNode
 from ..ir.op import DECOMPOSED as DECOMPOSED
 from ..ir.op import REQUIRED as REQUIRED
+from ..ir.op import REQUIRED_DTYPE as REQUIRED_DTYPE
 from ..ir.op import AnyOp as AnyOp
 from ..ir.op import Attribute as Attribute
 from ..ir.op import Decompose as Decompose
@@ -37,6 +38,7 @@ from ..ir.op import Infer as Infer
 from ..ir.op import MultiOp as MultiOp
 from ..ir.op import Op as Op
 from ..ir.op import Pattern as Pattern
+from ..ir.op import PerAxis as PerAxis
 from ..ir.op import View as View
 from ..ir.operand import Operand as Operand
 from ..ir.plan import Segment as Segment

@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
 from ..host.class_names import with_class_names
+from ..host.keywords import answered
 from ..host.limits import Limits
 from ..host.numbers import integer
 from ..ir.types import float16
@@ -256,6 +257,7 @@ class Trainer(Changing):
         """
         return tensor_statistics(self, of, names, batch)
 
+    @answered
     def fit(
         self,
         data: Any,

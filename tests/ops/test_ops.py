@@ -270,7 +270,7 @@ REFUSED = [
     (ops.bitwise_not, [X], {}, "bitwise_not: expected integers, got float32"),
     (ops.where, [X, X, X], {}, "where: expected bool"),
     (ops.exp, [I], {}, "exp: expected a float type, got int64.*use cast first"),
-    (ops.cast, [X], {"to": "float16"}, "cast: to='float16' is no dtype"),
+    (ops.cast, [X], {"to": "float17"}, "'float17' is no dtype; expected one of float32"),
     (ops.clip, [X, ((1,), "float32")], {}, "clip: bounds are scalars of float32"),
     (ops.clip, [X, None, ((), "float64")], {}, "clip: bounds are scalars of float32"),
     (ops.prelu, [X, ((2, 3, 4), "float32")], {}, "prelu: slope .* doesn't broadcast to x"),
@@ -401,7 +401,8 @@ def test_every_op_shows_its_declaration_to_help() -> None:
         assert op.doc.strip()[:20] in op.__doc__ and op.__doc__.startswith(f"{op.name}(")
         assert [*found.parameters][: len(op.inputs)] == [name.rstrip("?*") for name in op.inputs]
     assert (
-        str(inspect.signature(df.ops.conv)) == "(x, w, bias=None, /, *, strides, pads, dilations, groups=1, name=None)"
+        str(inspect.signature(df.ops.conv)) == "(x, w, bias=None, /, *, strides=1 per axis, pads=0 per axis, "
+        "dilations=1 per axis, groups=1, name=None)"
     )
     assert df.ops.relu.__doc__ == "relu(x, /, *, name=None) -> y\n\ny = max(x, 0)"
     assert df.ops.softmax_cross_entropy.__doc__.split("\n")[0].endswith("-> loss")

@@ -1,0 +1,105 @@
+"""What a caller means by a keyword that a function hasn't: as NumPy, PyTorch or Keras call it, or misspelt."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
+from typing import Any, TypeGuard, TypeVar, cast
+
+from ..errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ALIKE = (
+    ("axis", "axes", "dim", "dims"),
+    ("keepdims", "keepdim", "keep_dims"),
+    ("epsilon", "eps"),
+    ("lr", "learning_rate"),
+    ("betas", "beta"),
+    ("weight_decay", "decay", "wd"),
+    ("strides", "stride"),
+    ("pads", "pad", "padding"),
+    ("dilations", "dilation", "dilation_rate"),
+    ("kernel", "window", "kernel_size", "kernel_shape", "pool_size"),
+    ("groups", "group", "num_groups"),
+    ("features", "out_features", "units", "channels", "out_channels", "filters"),
+    ("bias", "use_bias"),
+    ("to", "dtype"),
+    ("devices", "device", "providers"),
+    ("seed", "random_state", "rng", "key"),
+    ("perm", "permutation", "dims"),
+    ("shape", "size", "sizes"),
+    ("clip_norm", "max_norm", "grad_clip", "max_grad_norm"),
+    ("accumulate", "gradient_accumulation_steps", "accumulate_grad_batches"),
+    ("epochs", "num_epochs", "num_train_epochs", "max_epochs"),
+    ("batch_size", "batch"),
+    ("validation", "val_data", "validation_data", "eval_dataset"),
+    ("val_split", "validation_split"),
+    ("loss", "criterion", "loss_fn"),
+    # what another argument holds
+    ("optimizer", "lr", "learning_rate", "momentum", "weight_decay"),
+)
+
+
+class UnknownKeyword(InputError, TypeError):
+    """A function takes no such keyword."""
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """Which of ``known`` to write for a keyword, for messages: one that means the same, or is spelt nearly so."""
+    names = list(known)
+    alike = [name for group in _ALIKE if given in group for name in group if name in names]
+    near = alike[:1] or difflib.get_close_matches(given, names, 1)
+    return f"; use {near[0]}= for {given}=" if near else ""
+
+
+def answered(function: F) -> F:
+    """The function, whose errors for unknown keywords say which are meant."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return function(*args, **given)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from within
+            unknown = _unknown(function, given)
+            if unknown is None:
+                raise
+            raise unknown from None
+
+    return cast(F, call)
+
+
+def _unknown(function: Callable[..., Any], given: Iterable[str]) -> UnknownKeyword | None:
+    kinds = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in kinds):
+        return None
+    known = [one.name for one in kinds if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    known = known[1:] if known[:1] == ["self"] else known
+    wrong = next((name for name in given if name not in known), None)
+    if wrong is None:
+        return None
+    name = function.__qualname__.removesuffix(".__init__")
+    return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
+
+
+def answer(module: ModuleType, *names: str) -> None:
+    """Makes functions and classes of ours that a module has ``answered``, in place: all public ones by default."""
+    for name in names or [name for name in vars(module) if not name.startswith("_")]:
+        found = vars(module).get(name)
+        if isinstance(found, type):
+            made = vars(found).get("__init__")
+            if _is_ours(made):
+                type.__setattr__(found, "__init__", answered(made))
+        elif _is_ours(found) and found.__module__ == module.__name__:
+            setattr(module, name, answered(found))
+
+
+def _is_ours(function: Any) -> TypeGuard[FunctionType]:
+    """Whether it is a function of this package that isn't ``answered`` yet."""
+    ours = isinstance(function, FunctionType) and function.__module__.startswith("dataflow.")
+    return ours and not hasattr(function, "__wrapped__")

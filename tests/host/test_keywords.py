@@ -1,0 +1,84 @@
+"""Keywords of NumPy, PyTorch and Keras, and misspelt ones: the error names the right one."""
+
+import copy
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import dataflow as df
+
+ops, nn, optim = df.ops, df.nn, df.optim
+
+
+def small():
+    g = df.GraphBuilder()
+    return g, g.input("x", df.float32, (2, 3, 8, 8))
+
+
+def model():
+    g, x = small()
+    g.output("y", x * g.parameter("w", np.ones(8, np.float32)))
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "meant"),
+    [
+        (lambda g, x: ops.softmax(x, dim=1), "dim", "axis"),
+        (lambda g, x: ops.reduce_sum(x, axis=(1,), keepdims=False), "axis", "axes"),
+        (lambda g, x: ops.reduce_mean(x, axes=(1,), keepdim=True), "keepdim", "keepdims"),
+        (lambda g, x: ops.cast(x, dtype=df.float64), "dtype", "to"),
+        (lambda g, x: ops.transpose(x, perms=(0, 1, 3, 2)), "perms", "perm"),
+        (lambda g, x: ops.max_pool(x, kernel_size=(2, 2)), "kernel_size", "kernel"),
+        (lambda g, x: ops.max_pool(x, kernel=(2, 2), padding=(0, 0, 0, 0)), "padding", "pads"),
+        (lambda g, x: x.sum(axis=1), "axis", "axes"),
+        (lambda g, x: x.mean(1, keepdim=True), "keepdim", "keepdims"),
+        (lambda g, x: nn.layer_norm(g, x, eps=1e-6), "eps", "epsilon"),
+        (lambda g, x: nn.linear(g, x, out_features=3), "out_features", "features"),
+        (lambda g, x: nn.conv(g, x, 4, 3, padding=1), "padding", "pad"),
+        (lambda g, x: nn.conv(g, x, 4, kernel_size=3), "kernel_size", "window"),
+        (lambda g, x: optim.AdamW(eps=1e-6), "eps", "epsilon"),
+        (lambda g, x: optim.AdamW(learning_rate=1e-3), "learning_rate", "lr"),
+        (lambda g, x: optim.SGD(lr=0.1, momentun=0.9), "momentun", "momentum"),
+        (lambda g, x: df.Session(model(), device="cpu"), "device", "devices"),
+        (lambda g, x: df.Trainer(model(), lr=0.1), "lr", "optimizer"),
+        (lambda g, x: df.Trainer(model(), criterion="mse"), "criterion", "loss"),
+    ],
+)
+def test_the_keyword_that_is_meant_is_named(call, given, meant):
+    with pytest.raises(df.InputError, match=rf"'{given}'.* use {meant}= for {given}=") as raised:
+        call(*small())
+    assert isinstance(raised.value, TypeError)  # as Python's own error is
+
+
+def test_a_keyword_that_is_like_none_is_answered_with_those_that_there_are():
+    with pytest.raises(TypeError, match=r"AdamW has no argument 'xyz'; it has: lr, weight_decay, .*moment_bits$"):
+        optim.AdamW(xyz=1)
+    with pytest.raises(TypeError, match=r"Trainer.fit has no argument 'xyz'; it has: data, validation"):
+        df.Trainer(model(), "mse").fit({}, xyz=1)
+
+
+def test_other_errors_of_signatures_and_from_within_stay():
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'features'"):
+        nn.linear(*small())
+    with pytest.raises(TypeError, match="multiple values for argument 'lr'"):
+        optim.AdamW(1e-3, lr=1e-3)
+
+    class Broken(optim.AdamW):
+        def __post_init__(self):
+            len(1, 2)
+
+    with pytest.raises(TypeError, match=r"len\(\) takes exactly one argument"):
+        Broken(lr=1e-3)
+
+
+def test_functions_and_classes_keep_names_signatures_and_copies():
+    assert str(inspect.signature(nn.linear)).startswith("(g: 'GraphBuilder', x: 'Value', features: 'int', *, bias")
+    assert list(inspect.signature(optim.AdamW).parameters)[:2] == ["lr", "weight_decay"]
+    assert "product with a weight" in nn.linear.__doc__
+    rule = optim.AdamW(lr=0.1)
+    assert pickle.loads(pickle.dumps(rule)) == copy.deepcopy(rule) == rule
+    assert pickle.loads(pickle.dumps(df.load)) is df.load and pickle.loads(pickle.dumps(nn.linear)) is nn.linear
+    assert isinstance(rule, optim.AdamW) and df.Session is type(df.Session(model(), ["cpu"]))
