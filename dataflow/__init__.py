@@ -43,6 +43,7 @@ from .ir.graph import Node as Node
 from .ir.op import MultiOp as MultiOp
 from .ir.op import Op as Op
 from .ir.op import Pattern as Pattern
+from .ir.pickled_ops import install_ops
 from .ir.types import DType as DType
 from .ir.types import TensorType as TensorType
 from .ir.types import bfloat16 as bfloat16
@@ -65,8 +66,9 @@ from .version import VERSION
 __version__ = VERSION
 
 install_operators(lambda: importlib.import_module("dataflow.ops.rules.overloads"))
+install_ops(lambda: importlib.import_module("dataflow.plugin.registry").default_registry().ops)
 
-_INTERNAL = ("answer", "install_operators")
+_INTERNAL = ("answer", "install_operators", "install_ops")
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("callbacks", "init", "losses", "metrics", "nn", "ops", "optim", "schedules", "testing")
 _NAMES = {

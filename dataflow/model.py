@@ -182,6 +182,20 @@ class Model(Editable):
         """As ``copy``: what a graph is made of can't change, and is shared."""
         return self.copy()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With today's data, all of one step; a Trainer of them stays here."""
+        with self.lock:
+            self.check_complete()
+            changed = {name: self._newest(name) for name in self._names_of_changes()}
+            state = {key: value for key, value in vars(self).items() if key not in ("lock", "_owner")}
+        return state | {"_changed": changed, "aliases": dict(self.aliases)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self.aliases = MappingProxyType(state["aliases"])
+        self.lock, self._owner = threading.RLock(), None
+        renew_in_child(self)
+
     def copy_data(self, twin: Model) -> None:
         """Gives today's data and metadata to another model of the same graph."""
         with self.lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
@@ -115,6 +115,12 @@ class Session:
         self._maps = {} if isinstance(model, Graph) else maps_of(model.graph)
         self._fed = columns_of(self.model.graph.inputs, self._maps)
         renew_in_child(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "a Session can't be pickled or copied: it holds memory of devices and plans; send its model, "
+            "session.model, and make a Session of it there"
+        )
 
     def _load(self, engine: Engine) -> Loaded:
         model, judge, cap = self.model, self._judge, self._concurrency

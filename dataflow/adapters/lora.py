@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -182,17 +183,21 @@ def adapted(
         if initializer.trainable != (value.name in trained)
     }
     attached = attach(graph, adapters, data, stored)
-    specialize = base.specialize
-
-    def specialized(types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed:
-        assert specialize is not None
-        made = specialize(types, values)
-        if isinstance(made, Wanted):
-            return made
-        if isinstance(made, Graph):
-            return attach(made, adapters, data).graph
-        return Listed(None if made.graph is None else attach(made.graph, adapters, data).graph, made.lengths)
-
-    again: Specialize | None = None if specialize is None else specialized
+    again = None if base.specialize is None else functools.partial(_specialized, base.specialize, adapters, data)
     source = edited(base.source, attached.edits, attached.added)
     return AdaptedModel(attached.graph, base, tuple(adapters), settings, source=source, specialize=again)
+
+
+def _specialized(
+    specialize: Specialize,
+    adapters: Sequence[Adapter],
+    data: Mapping[str, Array],
+    types: Mapping[str, Given],
+    values: Mapping[str, Array],
+) -> Graph | Wanted | Listed:
+    made = specialize(types, values)
+    if isinstance(made, Wanted):
+        return made
+    if isinstance(made, Graph):
+        return attach(made, adapters, data).graph
+    return Listed(None if made.graph is None else attach(made.graph, adapters, data).graph, made.lengths)

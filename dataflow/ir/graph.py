@@ -50,6 +50,12 @@ class Node:
     def __repr__(self) -> str:
         return format_node(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        attributes = dict(self.attributes)  # of which a view can't be pickled
+        return Node, (
+            self.op, self.name, self.inputs, self.outputs, attributes, self.bodies, self.origin, self.pin
+        )  # fmt: skip
+
     def operations(self) -> int:
         """Floating-point operations, by the op's declaration or one per element of a result.
 
@@ -108,6 +114,14 @@ class Initializer:
     factor: Array | None = None
     origin: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stored, (self.array, self.role, self.trainable, self.factor, self.origin)
+
+
+def _stored(array: Array, *others: Any) -> Initializer:
+    array.flags.writeable = False  # which a pickle doesn't say
+    return Initializer(array, *others)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
@@ -145,6 +159,10 @@ class Graph:
     name: str = ""
     stages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _facts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (dict(self.outputs), self.nodes, dict(self.initializers), self.states, self.name, dict(self.stages))
+        return Graph, (self.inputs, *given)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))

@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import InputError, PluginError
 from ..host import checks
 from ..host.keywords import UnknownKeyword, meant
+from . import pickled_ops
 from .declaration import fault_of
 from .defaults import REQUIRED as REQUIRED
 from .defaults import REQUIRED_DTYPE as REQUIRED_DTYPE
@@ -145,6 +146,16 @@ class AnyOp:
         fault = fault_of(self.name, self.inputs, self.outputs, self.attributes, self.inplace, self.effects, self.infer)
         if fault is not None:
             raise PluginError(f"op {self.name!r}: {fault}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: whoever reads a pickle has the declaration from its plugin."""
+        return pickled_ops.reduced(self.name, self)
+
+    def __copy__(self) -> AnyOp:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> AnyOp:
+        return self
 
     def output_names(self, node: Use) -> list[str]:
         """A declared name per output of ``node``; a repeated one as often as it occurs."""

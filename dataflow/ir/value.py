@@ -75,6 +75,9 @@ class Value:
         self.type = type
         self.builder = builder
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Value, (self.name, self.type)  # as that of a finished graph
+
     @property
     def shape(self) -> tuple[Any, ...]:
         """The dims of the type."""

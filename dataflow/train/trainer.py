@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -256,6 +256,12 @@ class Trainer(Changing):
             InputError: nothing matches a pattern, or there are no gradients yet.
         """
         return tensor_statistics(self, of, names, batch)
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "a Trainer can't be pickled or copied: it holds memory of devices and plans; send its model, "
+            "trainer.model, or go on from a checkpoint with fit(resume=)"
+        )
 
     @answered
     def fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import functools
 import logging
@@ -18,7 +19,7 @@ from dataflow.errors import (
     OutOfMemoryError,
     PluginError,
 )
-from dataflow.plugin import Converter, Model, eliminate_dead_code
+from dataflow.plugin import Converter, Model, default_registry, eliminate_dead_code
 
 from .aliases import aliases_of
 from .converters import Table
@@ -47,6 +48,14 @@ def table_with(converters: tuple[Converter, ...]) -> Table:
         PluginError: a plugin's is of an operator that has one.
     """
     return STANDARD.extended(converters) if converters else STANDARD
+
+
+def installed_table() -> Table:
+    """Those of the plugins that are installed, with which models of pickles are made for other sizes."""
+    return table_with(default_registry().converters)
+
+
+copyreg.pickle(Table, lambda table: (installed_table, ()))
 
 
 def load_file(

@@ -9,6 +9,7 @@ alone.
 
 from __future__ import annotations
 
+import copyreg
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ def read_content(path: str) -> Content:
 def content_of(data: bytes) -> Content:
     """The content of a model in memory, which it shares."""
     return _content(_BytesInMemory(data))
+
+
+copyreg.pickle(Content, lambda content: (content_of, (content.to_bytes(),)))
 
 
 def read_array(file: FileIO, offset: int, length: int) -> Array:

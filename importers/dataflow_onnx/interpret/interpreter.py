@@ -35,10 +35,14 @@ class FileInterpreter:
         self, record: ModelRecord, path: str, table: Table, nodes: Sequence[NodeRecord], outputs: Sequence[str]
     ) -> None:
         self._record, self._path, self._nodes, self._outputs = record, path, nodes, tuple(outputs)
+        self._table = table
         self._spans = SpanTable(record, path, table)
         self._scopes: dict[tuple[str, ...], Scope] = {}
         self._decided: set[tuple[Scope, int]] = set()  # nodes that can't stand in a subgraph, by scope and index
         self._ends: dict[tuple[Scope, int], tuple[int, int]] = {}  # and the next of them, once so many are known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileInterpreter, (self._record, self._path, self._table, self._nodes, self._outputs)
 
     def run(
         self, inputs: Mapping[str, Argument], outputs: Sequence[str] | None, compute: Compute
