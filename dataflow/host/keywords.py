@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -50,6 +49,8 @@ class UnknownKeyword(InputError, TypeError):
 
 def meant(given: str, known: Iterable[str]) -> str:
     """Which of ``known`` to write for a keyword, for messages: one that means the same, or is spelt nearly so."""
+    import difflib  # seldom needed, and not loaded otherwise
+
     names = list(known)
     alike = [name for group in _ALIKE if given in group for name in group if name in names]
     near = alike[:1] or difflib.get_close_matches(given, names, 1)
