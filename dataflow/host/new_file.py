@@ -19,7 +19,7 @@ def new_file(target: Path, suffix: str = ".part") -> Iterator[Path]:
 
     Args:
         target: the file.
-        suffix: of the path, for writers that go by it.
+        suffix: of the path, which some writers read.
 
     Raises:
         OSError: the file can't be moved to its place.
