@@ -25,6 +25,10 @@ Atom = Union[str, tuple[Any, ...]]  # a name, ("//", a, b), ("min", a, b, ...) o
 Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
 
 
+class SizeNotKnown(InputError):
+    """A number is needed where a size has a name only: it is known once inputs arrive."""
+
+
 class Dim:
     """A size known when a plan is made: a name, or an integer expression over names.
 
@@ -160,7 +164,7 @@ class Dim:
         return hash(self._terms)
 
     def __index__(self) -> int:
-        raise InputError(f"the size {self} is not known yet; it is bound when inputs arrive")
+        raise SizeNotKnown(f"the size {self} is not known yet; it is bound when inputs arrive")
 
     def __bool__(self) -> bool:
         return True  # a size that is not bound counts as non-zero

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..host.quick_init import quick_init
-from .dims import Dim, Shape, Size, bind_size
+from .dims import Dim, Shape, Size, SizeNotKnown, bind_size
 from .tracing import Traced, active
 
 MOST_BYTES = 1 << 57  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
@@ -245,7 +245,7 @@ def _element_count(shape: Shape) -> int:
     span = 1
     for dim in shape:
         if isinstance(dim, Dim):
-            raise InputError(f"the size {dim} of shape ({', '.join(map(str, shape))}) is not known yet")
+            raise SizeNotKnown(f"the size {dim} of shape ({', '.join(map(str, shape))}) is not known yet")
         if dim < 0:
             raise InputError(f"shape ({', '.join(map(str, shape))}) has the negative size {dim}")
         span *= dim or 1

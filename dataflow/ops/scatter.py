@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import InputError
-from ..ir.dims import Dim, Size
+from ..ir.dims import Dim, Size, SizeNotKnown
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
@@ -191,8 +191,10 @@ scatter_elements: Op = Op(
 def _rows_of(name: str, data: TensorType, indices: TensorType, batch_dims: int) -> tuple[Size, ...]:
     """The shape of what the coordinates choose."""
     _need_indices(name, indices)
-    if not (indices.rank >= 1 and not isinstance(indices.shape[-1], Dim)):
+    if indices.rank < 1:
         raise InputError(f"{name}: indices are {indices}")
+    if isinstance(indices.shape[-1], Dim):
+        raise SizeNotKnown(f"{name}: indices are {indices}; the last size is known when they come")
     count = int(indices.shape[-1])
     if not (0 <= batch_dims < indices.rank):
         raise InputError(f"{name}: batch_dims is {batch_dims}, indices are {indices}")

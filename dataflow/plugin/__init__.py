@@ -114,6 +114,7 @@ _NAMES = {
     "Given": "ir.specialize",
     "Interpreter": "ir.specialize",
     "Listed": "ir.specialize",
+    "SizeNotKnown": "ir.dims",
     "SizeValues": "passes.size_values",
     "SizesRefused": "ir.specialize",
     "Specialize": "ir.specialize",

@@ -12,6 +12,7 @@ from ..host.limits import poll as poll
 from ..ir.builder import GraphBuilder as GraphBuilder
 from ..ir.dims import Dim as Dim
 from ..ir.dims import Size as Size
+from ..ir.dims import SizeNotKnown as SizeNotKnown
 from ..ir.dims import at_least as at_least
 from ..ir.dims import broadcast_size as broadcast_size
 from ..ir.dims import least_size as least_size

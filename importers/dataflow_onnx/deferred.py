@@ -18,6 +18,7 @@ from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed, batch_axis
 from .importer import Importer
 from .operands import Undetermined
+from .tensor import Unsized
 
 
 class Anew(Protocol):
@@ -139,13 +140,15 @@ def deferred_graph(
             guessing.run(record.graph, nodes, outputs)
             graph = guessing.finish() if guessing.builder.outputs() else None
             return Listed(graph, guessing.lengths), bool(guessing.guessed)
-        except DataflowError:
+        except DataflowError as error:
+            refused.add(str(error))
             return None, bool(guessing.guessed)
 
+    refused: set[str] = set()
     declared = {name: form for name, form in record.graph.forms.items() if name in inputs or name in outputs}
     examples = [] if any(name in declared for name in inputs) else list(_examples(inputs, make, specialize))
-    if not examples and needs_example:
-        raise why
+    if not examples and (needs_example or (isinstance(why, Unsized) and refused == {str(why)})):
+        raise why  # of no sizes, or whatever they are
     example = next((found for found, guessed in examples if not guessed), None)
     builder = GraphBuilder(record.graph.name or "onnx")
     operands = [builder.input(name, t.dtype, t.shape) for name, t in inputs.items()]

@@ -26,7 +26,7 @@ from .operands import Operands, Undetermined, stored_names
 from .roles import with_roles
 from .shape_eval import MOST_KNOWN, Known, compute, has_rule
 from .signatures import Arguments, arguments_of
-from .tensor import Tensor, Unsized
+from .tensor import Tensor, Unsized, refusal_of
 
 COMPUTED = "computed"  # behind the names of tensors that were computed for some inputs alone
 _FOLLOWED = 64  # elements of a list of sizes that is read
@@ -189,11 +189,11 @@ class Importer(Operands):
             raise Undetermined(f"{self._where(converter)}: {text}", error.value, error.repeats) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
-            raise (Unsized if isinstance(error, Unsized) else ModelError)(f"{self._where(converter)}: {text}") from None
+            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(converter)}: {text}") from None
         except (Exception, SystemExit) as error:  # of another kind, rank or length; whatever it is, the node is named
             cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
             text = f"{cause}: {type(error).__name__}: {error}"
-            raise ModelError(f"{self._where(converter)}: {text}") from error
+            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(converter)}: {text}") from error
 
     def _is_stored(self, node: NodeRecord) -> bool:
         """Whether a node of ONNX's ``Constant`` holds a tensor, which is added then; often half of a file's do."""

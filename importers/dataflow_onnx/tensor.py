@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataflow import TensorType, Value
+from dataflow import Dim, GraphBuilder, TensorType, Value
 from dataflow.errors import ModelError
+from dataflow.plugin import Size, SizeNotKnown
 from dataflow.plugin import dtype as as_dtype
 
 from .file.records import Array
@@ -76,3 +79,30 @@ class Tensor:
         self.check()
         assert self.known is not None
         return TensorType(self.known.dtype, self.known.numbers.shape)
+
+
+def refusal_of(error: BaseException, operands: Sequence[Tensor | None], builder: GraphBuilder) -> type[ModelError]:
+    """What an error of a node is: Unsized where it may be that inputs of the model have sizes with a name only.
+
+    It may where a number was wanted; and where one size for all names, tried in their stead, says nothing: an operand
+    has no size that is known, or two of them have a name each that the other hasn't.
+
+    Args:
+        error: what the node's converter raised.
+        operands: of the node.
+        builder: of the main graph.
+    """
+    if isinstance(error, Unsized | SizeNotKnown):
+        return Unsized
+    shapes = [t.type.shape for t in operands if t is not None and not (t.is_sequence or t.is_absent)]
+    names = [_names(shape) for shape in shapes]
+    read: set[str] = set().union(*names)
+    if not read or not read.issubset(set().union(*(_names(v.type.shape) for v in builder.inputs()))):
+        return ModelError
+    unknown = any(shape and all(isinstance(n, Dim) for n in shape) for shape in shapes)
+    apart = any(one - other and other - one for one, other in itertools.combinations(names, 2))
+    return Unsized if unknown or apart else ModelError
+
+
+def _names(shape: Sequence[Size]) -> set[str]:
+    return {name for n in shape if isinstance(n, Dim) for name in n.names}

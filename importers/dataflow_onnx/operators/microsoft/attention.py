@@ -240,6 +240,8 @@ def self_attention(
     y = context(c, q, k, v, bias, scale)
     if len(c.node.outputs) < 2 or not c.node.outputs[1]:
         return y
+    if sizes[0] != sizes[2]:
+        raise ModelError(f"keys have the size {sizes[1]}, values {sizes[2]}; expected equal ones for present, or none")
     return y, ops.concat(*(ops.reshape(t, shape=(1, *t.type.shape)) for t in (k, v)), axis=0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, float32, int8, ops, uint8
+from dataflow import Dim, Value, float32, int8, int64, ops, uint8
 from dataflow.errors import ModelError
 from dataflow.plugin import Array
 
@@ -112,7 +112,7 @@ def MatMulNBits(
             f"block_size is {block_size}, K {K}, N {N}; expected a power of 2 from 16 on, and sizes from 1 on"
         )
     count = -(-K // block_size)
-    groups = None if g_idx is None else _groups(c, g_idx, K, block_size)
+    groups: Any = None if g_idx is None else _groups(c, g_idx, K, block_size)
     y = None if groups is not None else _in_blocks(c, a, b, scales, zero_points, K, N, block_size, bits)
     if y is not None:
         return y if bias is None else ops.add(y, c.weight(bias))
@@ -124,9 +124,8 @@ def MatMulNBits(
     if count * block_size != K and groups is not None:
         elements = slice_axis(elements, 1, 0, K)
     if groups is not None:  # a block for each column
-        chosen = c.builder.constant(groups)
-        factors = ops.gather(factors, chosen, axis=1)
-        origins = ops.gather(origins, chosen, axis=1) if origins.type.rank else origins
+        factors = ops.gather(factors, groups, axis=1)
+        origins = ops.gather(origins, groups, axis=1) if origins.type.rank else origins
     weight = _dequantized(elements, factors, origins)
     if count * block_size != K and groups is None:
         weight = slice_axis(weight, 1, 0, K)
@@ -135,20 +134,22 @@ def MatMulNBits(
     return y if bias is None else ops.add(y, c.weight(bias))
 
 
-def _groups(c: Importer, g_idx: T, size: int, block: int) -> Array | None:
-    """The block of each column; None where they are in order.
+def _groups(c: Importer, g_idx: T, size: int, block: int) -> Any:
+    """The block of each column; None where they are known to be in order.
 
     Raises:
-        ModelError: they are not stored, too few, or name no block.
+        ModelError: they are too few, or name no block.
     """
-    array = c.constant(g_idx)
+    array, shape = c.constant(g_idx), g_idx.type.shape
     count = -(-size // block)
-    if array is None or array.ndim != 1 or array.size not in (size, count * block):
-        raise ModelError(f"g_idx is {g_idx.type}; expected a stored vector with a block for each of {size} columns")
+    if len(shape) != 1 or not (isinstance(shape[0], Dim) or shape[0] in (size, count * block)):
+        raise ModelError(f"g_idx is {g_idx.type}; expected a vector with a block for each of {size} columns")
+    if array is None:
+        return cast_to(slice_axis(c.value(g_idx), 0, 0, size), int64)
     groups = array[:size].astype(np.int64)
     if groups.min() < 0 or groups.max() >= count:
         raise ModelError(f"g_idx names the blocks {groups.min()} to {groups.max()}; there are {count}")
-    return None if np.array_equal(groups, np.arange(size) // block) else groups
+    return None if np.array_equal(groups, np.arange(size) // block) else c.builder.constant(groups)
 
 
 def _in_blocks(c: Importer, a: T, b: T, scales: T, zeros: T | None, size: int, rows: int, block: int, bits: int) -> Any:
