@@ -34,7 +34,7 @@ def _sizes(
     dilations: Sequence[int],
     ceil_mode: bool,
 ) -> tuple[Size, ...]:
-    """The windows along each axis, by ONNX's formula; refused where it gives none, as in PyTorch."""
+    """The windows along each axis, by ONNX's formula; refused where it gives fewer than none."""
     spatial = len(shape) - 2
     if not 1 <= spatial <= 3:
         raise InputError(f"{name}: the input has {len(shape)} axes; expected 3 to 5")
@@ -58,7 +58,9 @@ def _sizes(
             size = least_size([size, (shape[2 + i] + before - 1) // strides[i] + 1])
         if 0 in shape and not isinstance(size, Dim):
             size = max(size, 0)
-        if not (isinstance(size, Dim) or size > 0 or 0 in shape):
+        # What is cut off of a quotient below 0 isn't agreed upon; without it there is no window.
+        nothing = size == 0 and (ceil_mode or last % strides[i] == 0)
+        if not (isinstance(size, Dim) or size > 0 or nothing or 0 in shape):
             raise InputError(f"{name}: the kernel {tuple(kernel)} is larger than the padded input")
         sizes.append(size)
     return tuple(sizes)

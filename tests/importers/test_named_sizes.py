@@ -361,7 +361,7 @@ def test_windows_that_need_more_than_there_is(op, size, ceil_mode, count):
         assert gradient.sum() == found.size and gradient.shape == (2, 1, size)
 
 
-@pytest.mark.parametrize("kernel", [3, 4, 6])  # less than a stride beyond the input, one, and two
+@pytest.mark.parametrize("kernel", [3, 6])  # less than a stride beyond the input, and two
 def test_an_input_without_a_window_is_refused(kernel):
     """ONNX's formula gives 0 for the first, its shape inference and onnxruntime 1, PyTorch an error."""
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[kernel], strides=[2])

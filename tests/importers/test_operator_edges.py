@@ -302,3 +302,17 @@ def test_clip_of_old_opsets_keeps_to_finite_numbers(bounds):
 @pytest.mark.parametrize(("shape", "axis"), [((0, 5, 3), 1), ((0, 5, 3), 2), ((2, 0, 3), 2), ((2, 3, 0), 1)], ids=str)
 def test_rows_of_several_axes_may_be_empty(op, shape, axis):
     check(op, [np.zeros(shape, np.float32)], opset=11, axis=axis)
+
+
+EMPTY_POOLS = [
+    ((1, 2, 4), [5], [1], 0),  # the kernel is a stride larger than the input
+    ((2, 1, 4, 5), [6, 2], [2, 1], 0),
+    ((1, 1, 3, 4), [1, 6], [1, 2], 1),
+    ((1, 2, 4), [8], [3], 1),
+]
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(("shape", "kernel", "strides", "ceil_mode"), EMPTY_POOLS)
+def test_pools_without_a_window_give_no_elements(op, shape, kernel, strides, ceil_mode):
+    check(op, [numbers(*shape)], kernel_shape=kernel, strides=strides, ceil_mode=ceil_mode)

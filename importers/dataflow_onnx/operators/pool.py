@@ -127,6 +127,8 @@ def LpPool(
     )
     pooled = ops.avg_pool.infer(value.type, **given, count_include_pad=True)
     assert isinstance(pooled, TensorType)
+    if 0 in pooled.shape:
+        return full(c.builder, pooled.shape, 0.0, pooled.dtype)
     # Where sizes are rounded up, the last window has more padding behind it, but at most a stride less one.
     spatial, around = value.type.rank - 2, given["pads"]
     more = [step - 1 if ceil_mode else 0 for step in given["strides"]]
