@@ -103,6 +103,10 @@ UNUSUAL = [
     ("RNN", {"activations": ["Relu"], "ends": True, "start": True, "direction": "reverse"}),
     ("RNN", {"activations": ["Affine"], "activation_alpha": [0.5], "activation_beta": [0.1]}),
     ("RNN", {"activations": ["ThresholdedRelu"], "activation_alpha": [0.2]}),
+    ("RNN", {"activations": ["Affine"], "activation_alpha": [0.5]}),
+    ("RNN", {"activations": ["LeakyRelu"], "activation_alpha": [0.3, 0.7], "activation_beta": [0.2]}),
+    ("GRU", {"activations": ["Elu", "Tanh"], "activation_alpha": [0.3, 0.7], "activation_beta": [0.2, 0.2]}),
+    ("LSTM", {"activations": ["Tanh", "Softsign", "Elu"], "activation_alpha": [0.6] * 3, "activation_beta": [0.2] * 3}),
     ("RNN", {"activations": ["Softplus"], "clip": 0.5}),
     ("RNN", {"activations": ["Tanh", "Relu"], "direction": "bidirectional", "ends": True}),
     ("RNN", {"activations": ["Tanh"], "clip": 0.2}),
@@ -191,7 +195,12 @@ REFUSED = [
     ("LSTM", {"activations": ["Sigmoid", "Tanh"]}, "activations has 2 entries; forward needs 3"),
     ("GRU", {"activations": ["Sigmoid", "Sine"]}, "the activation 'sine' is not known"),
     ("RNN", {"activations": ["Affine"]}, "needs a number in activation_alpha"),
-    ("RNN", {"activations": ["Relu"], "activation_alpha": [0.1]}, "1 numbers more than"),
+    ("RNN", {"activations": ["ScaledTanh"], "activation_alpha": [0.1]}, "needs a number in activation_beta"),
+    (
+        "GRU",
+        {"activations": ["Tanh", "Elu"], "activation_alpha": [0.1, 0.2]},
+        "1 numbers more than",
+    ),  # which of the two
     ("LSTM", {"layout": 2}, "'layout' is 2"),
 ]
 

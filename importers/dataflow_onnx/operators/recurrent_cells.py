@@ -23,7 +23,7 @@ _NUMBERS: dict[str, tuple[tuple[float | None, ...], tuple[float | None, ...]]] =
     "sigmoid": ((), ()),
     "softsign": ((), ()),
     "softplus": ((), ()),
-    "affine": ((None,), (None,)),
+    "affine": ((None,), (0.0,)),
     "leakyrelu": ((0.01,), ()),
     "thresholdedrelu": ((1.0,), ()),
     "scaledtanh": ((None,), (None,)),
@@ -68,6 +68,9 @@ def activations_of(
 ) -> list[Activation]:
     """Those of all directions, in order; each takes the numbers that it has from the lists, as onnxruntime does.
 
+    A list may be longer where each function that takes a number finds the same at its own place, which is where ONNX's
+    reference looks.
+
     Raises:
         ModelError: one is not known, their number is wrong, or numbers are missing or left over.
     """
@@ -75,21 +78,32 @@ def activations_of(
     names = [name.lower() for name in given or tuple(default) * (count // len(default))]
     if len(names) != count:
         raise ModelError(f"activations has {len(names)} entries; {direction} needs {count}")
-    lists = {"activation_alpha": list(alpha or ()), "activation_beta": list(beta or ())}
-    found = []
-    for name in names:
-        if name not in _NUMBERS:
-            raise ModelError(f"the activation {name!r} is not known; known are {', '.join(sorted(_NUMBERS))}")
-        numbers: list[float] = []
-        for (label, left), usual in zip(lists.items(), _NUMBERS[name], strict=True):
-            if usual and not left and usual[0] is None:
-                raise ModelError(f"the activation {name!r} needs a number in {label}")
-            numbers.append((left.pop(0) if left else usual[0] or 0.0) if usual else 0.0)
-        found.append(Activation(name, *numbers))
-    for label, left in lists.items():
-        if left:
-            raise ModelError(f"{label} has {len(left)} numbers more than the activations {', '.join(names)} take")
-    return found
+    unknown = [name for name in names if name not in _NUMBERS]
+    if unknown:
+        raise ModelError(f"the activation {unknown[0]!r} is not known; known are {', '.join(sorted(_NUMBERS))}")
+    alphas = _taken("activation_alpha", alpha or (), [(name, _NUMBERS[name][0]) for name in names])
+    betas = _taken("activation_beta", beta or (), [(name, _NUMBERS[name][1]) for name in names])
+    return [Activation(*of) for of in zip(names, alphas, betas, strict=True)]
+
+
+def _taken(
+    label: str, numbers: Sequence[float], functions: Sequence[tuple[str, tuple[float | None, ...]]]
+) -> list[float]:
+    """The number of each function: the next of a list, else its usual one; 0 where it has none.
+
+    Raises:
+        ModelError: as ``activations_of``.
+    """
+    left, taken, is_alike = list(numbers), [], True
+    for index, (name, usual) in enumerate(functions):
+        if usual and not left and usual[0] is None:
+            raise ModelError(f"the activation {name!r} needs a number in {label}")
+        taken.append((left.pop(0) if left else usual[0] or 0.0) if usual else 0.0)
+        is_alike = is_alike and (not usual or list(numbers[index : index + 1]) == taken[-1:])
+    if left and not is_alike:
+        names = ", ".join(name for name, _ in functions)
+        raise ModelError(f"{label} has {len(left)} numbers more than the activations {names} take")
+    return taken
 
 
 def scanned(
