@@ -33,6 +33,8 @@ ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "ceil": np.ceil,
 }
 
+_Number = float | np.floating[Any]
+
 LEAST_SCALE = 1e-12  # smaller ones, and their inverses, lead to coordinates that are not finite
 BLOCK = 1 << 16  # results of an axis whose taps are computed at a time
 LEAST_SIZE = 0.25  # elements of an unrounded result of antialiasing
@@ -98,9 +100,9 @@ resample_grad: Op = Op(
 
 
 def coordinates_of(
-    at: Array, size: int, result: int, scale: float | np.float32, how: str, begin: float = 0.0, end: float = 1.0
+    at: Array, size: int, result: int, scale: _Number, how: str, begin: _Number = 0.0, end: _Number = 1.0
 ) -> Array:
-    """Where in an axis of ``size`` elements the elements ``at`` of ``result`` ones lie, in float64."""
+    """Where in an axis of ``size`` elements the elements ``at`` of ``result`` ones lie, in their precision."""
     if how == "align_corners":
         span = scale * size - 1  # of the unrounded result
         return at * (size - 1) / span if result > 1 and span > 0 else at * 0.0
@@ -171,13 +173,14 @@ def taps(
     index, weight = np.empty((result, count), np.int64), np.ones((result, count))
     # A scale of a file has the precision of float32. Where a coordinate chooses an element it is computed in that, too,
     # as PyTorch and onnxruntime do: 3 / 0.6 is 5 for whoever wrote it, but less for the float32 next to 0.6 in float64.
-    given = mode == "nearest" and scale != result / size
+    # So has a region: 0.3 times 5 lies between two elements.
+    given = mode == "nearest" and (scale != result / size or coordinates == "tf_crop_and_resize")
     real = np.float32 if given and coordinates != "half_pixel_symmetric" else np.float64
     for begin in range(0, result, BLOCK):
         poll(what)
         rows = slice(begin, min(begin + BLOCK, result))
         numbers = np.arange(rows.start, rows.stop, dtype=real)
-        at = coordinates_of(numbers, size, result, real(scale), coordinates, *crop)
+        at = coordinates_of(numbers, size, result, real(scale), coordinates, real(crop[0]), real(crop[1]))
         if mode == "nearest":
             nearby = ROUNDINGS[nearest](at.astype(np.float32 if given else real).astype(np.float64))[:, None]
         else:

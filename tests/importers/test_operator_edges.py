@@ -316,3 +316,27 @@ EMPTY_POOLS = [
 @pytest.mark.parametrize(("shape", "kernel", "strides", "ceil_mode"), EMPTY_POOLS)
 def test_pools_without_a_window_give_no_elements(op, shape, kernel, strides, ceil_mode):
     check(op, [numbers(*shape)], kernel_shape=kernel, strides=strides, ceil_mode=ceil_mode)
+
+
+CROPS = [
+    (6, 5, [-0.2, 0.7], "round_prefer_ceil"),
+    (6, 3, [0.3, 0.8], "round_prefer_floor"),
+    (6, 3, [0.3, 0.8], "ceil"),
+    (8, 4, [-0.1, 1.0], "floor"),  # the last lies on the last element
+    (6, 7, [0.1, 1.2], "round_prefer_floor"),
+    (7, 4, [0.2, 0.9], "floor"),
+]
+
+
+@pytest.mark.parametrize(("size", "result", "roi", "rounding"), CROPS)
+def test_crops_choose_the_nearest_element_in_the_precision_of_their_region(size, result, roi, rounding):
+    arrays = [numbers(size), np.array(roi, np.float32), None, np.array([result])]
+    how = {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize", "nearest_mode": rounding}
+    check("Resize", arrays, stored=(1, 3), **how)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 16])
+@pytest.mark.parametrize("periodic", [0, 1])
+@pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_of_integers_have_ones_where_they_are_largest(op, size, periodic):
+    check(op, [np.array(size, np.int64)], periodic=periodic, output_datatype=onnx.TensorProto.INT64)

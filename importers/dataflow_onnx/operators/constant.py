@@ -99,7 +99,9 @@ def EyeLike(c: Importer, x: T, *, dtype: int | None = None, k: int = 0) -> Any:
 _FAR = 1 << 48  # a diagonal farther from the main one than there are elements
 
 
-def _cosine_window(name: str, factors: Sequence[float]) -> None:
+def _cosine_window(name: str, factors: Sequence[int]) -> None:
+    """A window of cosines by whole factors, divided by the sum of their magnitudes: exactly 0 and 1 at its ends."""
+
     @operator(name, 17)
     def window(c: Importer, size: T, *, output_datatype: int = 1, periodic: int = 1) -> Any:
         count = c.sizes(size, "the size")[0]
@@ -107,14 +109,14 @@ def _cosine_window(name: str, factors: Sequence[float]) -> None:
         angle = ops.div(ops.mul(iota(c.builder, count, float64), 2 * math.pi), span)
         y: Any = None
         for order, factor in enumerate(factors):
-            term = ops.mul(ops.cos(ops.mul(angle, float(order))), factor)
+            term = ops.mul(ops.cos(ops.mul(angle, float(order))), float(factor))
             y = term if y is None else ops.add(y, term)
-        return ops.cast(y, to=dtype_of(output_datatype))
+        return ops.cast(ops.div(y, float(sum(map(abs, factors)))), to=dtype_of(output_datatype))
 
 
-_cosine_window("HannWindow", (0.5, -0.5))
-_cosine_window("HammingWindow", (25 / 46, -21 / 46))
-_cosine_window("BlackmanWindow", (0.42, -0.5, 0.08))
+_cosine_window("HannWindow", (1, -1))
+_cosine_window("HammingWindow", (25, -21))
+_cosine_window("BlackmanWindow", (42, -50, 8))
 
 
 @operator("Trilu", 14)

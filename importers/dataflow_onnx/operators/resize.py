@@ -79,12 +79,12 @@ def _resize(
     inside = np.ones((), bool)
     rank, roi = x.type.rank, how["roi"]
     for axis, (size, result) in enumerate(zip(x.type.shape, sizes, strict=True)):
-        crop = roi[axis], roi[axis + rank]
-        if size == result and crop == (0.0, 1.0):
+        begin, end = np.float32(roi[axis]), np.float32(roi[axis + rank])
+        if size == result and begin == 0 and end == 1:
             continue  # the axis as it is
         if isinstance(size, Dim) or isinstance(result, Dim):
             raise ModelError("tf_crop_and_resize needs fixed sizes of what is cropped; fix them when exporting")
-        at = coordinates_of(np.arange(result, dtype=np.float64), size, result, 1.0, "tf_crop_and_resize", *crop)
+        at = coordinates_of(np.arange(result, dtype=np.float32), size, result, 1.0, "tf_crop_and_resize", begin, end)
         good = (at >= 0) & (at <= size - 1)
         inside = inside & good.reshape([-1 if i == axis else 1 for i in range(rank)])
     if inside.all():
