@@ -1,6 +1,7 @@
 """Hashes, repeated n-grams, residual streams and routers of onnxruntime's domain, against its kernels."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -9,7 +10,7 @@ from onnx import TensorProto, helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
-from tests.importers.microsoft.operator_case import Case, check
+from tests.importers.microsoft.operator_case import Case, check, of_onnxruntime
 from tests.support import onnx_model
 
 random = np.random.default_rng(0)
@@ -85,6 +86,30 @@ REPEATS = [
     for rows in (1, 2, 3)
 ]
 
+WORDS = np.array([[3, 1, 2, 4, 0], [1, 0, 0, 0, 0], [5, 2, 0, 1, 0], [2, 2, 2, 2, 2]], np.int32)
+EMBEDDED = [
+    Case("WordConvEmbedding", [WORDS, f(3, 1, 2, 4), f(3), f(6, 4)], shapes={0: ("words", 5)}),
+    Case("WordConvEmbedding", [WORDS, f(3, 1, 3, 4), f(3), f(6, 4)], {"embedding_size": 3, "conv_window_size": 3}),
+    Case("WordConvEmbedding", [WORDS, f(2, 1, 5, 1), f(2), f(6, 1)], {"char_embedding_size": 1}),
+]
+
+
+def written(source, tokens, at, predicted=None, **sizes):
+    arrays = [np.array(a) if a is not None else None for a in (source, tokens, [at], predicted)]
+    named = {n: (f"n{n}",) for n in (0, 1, 3) if arrays[n] is not None}
+    return Case("BifurcationDetector", arrays, sizes, 2, shapes=named, gradient=False, tolerance=(0, 0))
+
+
+AGGRESSIVE = [
+    written([4, 5, 6, 7], [1], 0, [4, 5, 9, 7, 8]),  # unlike from the third on
+    written([4, 5, 6, 7], [1], 0, [4, 5, 6, 7, 8]),
+    written([4, 5, 6, 7], [1, 2], 4, [6]),
+    written([4, 5, 4, 6, 4, 5], [3, 4, 5], 0),  # twice
+    written([4, 5, 4, 6, 4, 5], [3, 6, 4], 0, min_ngram_size=1, max_ngram_size=2),
+    written([4, 5, 4, 6, 4, 5], [4], 0, min_ngram_size=2, max_ngram_size=3),  # fewer tokens than an n-gram has
+    written([4, 5, 4, 6, 4, 5], [1], 2, [4, 6, 5, 5, 5], min_ngram_size=2, max_ngram_size=4),
+]
+
 GROUPED = {0: ("batch", "rows", 3, 4), 1: ("batch", "rows", 3)}
 STREAMS = [
     Case("HyperConnectionPreMix", [f(2, 5, 3, 4), f(2, 5, 3)], shapes=GROUPED),
@@ -109,9 +134,19 @@ ROUTERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", HASHES + NGRAMS + REPEATS + STREAMS + ROUTERS, ids=str)
+@pytest.mark.parametrize("case", HASHES + NGRAMS + REPEATS + EMBEDDED + AGGRESSIVE + STREAMS + ROUTERS, ids=str)
 def test_operator(case):
     check(case)
+
+
+def test_words_without_characters_are_zeros():
+    """onnxruntime writes nothing there."""
+    case = Case("WordConvEmbedding", [WORDS, f(3, 1, 2, 4), f(3), f(6, 4)])
+    (expected,) = of_onnxruntime(case.model(), case.feeds())
+    feeds = case.feeds() | {"x0": np.concatenate([WORDS, np.int32([[0, 0, 0, 0, 0], [0, 3, 1, 0, 0]])])}
+    wider = replace(case, inputs=list(feeds.values()))
+    found = df.Session(load_bytes(wider.model().SerializeToString()), devices=["cpu"]).run(feeds)["y0"]
+    np.testing.assert_allclose(found, np.concatenate([expected, np.zeros((2, 3), np.float32)]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"seed": 7, "positive": 0}], ids=str)
