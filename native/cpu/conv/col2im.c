@@ -1,4 +1,4 @@
-/* pool/col2im.c: col2im(x; image, kernel, strides, pads, dilations) -> y.
+/* conv/col2im.c: col2im(x; image, kernel, strides, pads, dilations) -> y.
  *
  * x: (N, C taps, windows), y: (N, C, image...). Each tap of a channel is a plane with an element
  * for each window, whose rows are added to rows of the image: an element is read once, and a plane
