@@ -20,6 +20,7 @@ from dataflow.plugin import dtype as as_dtype
 
 from .block_weights import BlockWeight
 from .converters import Table, is_own, name_of
+from .declared_outputs import check_dtypes
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .operands import Operands, Undetermined, stored_names
@@ -81,8 +82,9 @@ class Importer(Operands):
         self.returned = frozenset(outputs)
         self.declare(graph)
         self.convert_all(nodes)
+        check_dtypes(graph, outputs, self.tensors, self._where)
         for name in outputs:
-            self._output(name, self.tensors[name], graph)
+            self._output(name, self.tensors[name])
 
     def declare(self, graph: GraphRecord) -> None:
         """Adds the inputs and stored tensors of the main graph."""
@@ -109,13 +111,11 @@ class Importer(Operands):
         self.claimed.add(value)
         return Tensor(name, value)
 
-    def _output(self, name: str, tensor: Tensor, graph: GraphRecord) -> None:
+    def _output(self, name: str, tensor: Tensor) -> None:
         """Names an output; of a sequence, its elements."""
         if not tensor.is_sequence and not tensor.is_absent:
             self.builder.output(name, self.value(tensor))
             return
-        if name in graph.declared:
-            raise ModelError(f"output {name!r} is declared as {graph.declared[name]}, but is no tensor")
         elements = self.elements(tensor) if tensor.is_sequence else None
         self.lengths[name] = None if elements is None else len(elements)
         for index, element in enumerate(elements or ()):
@@ -170,14 +170,13 @@ class Importer(Operands):
         poll(node)
         if node.op == "Constant" and self._is_stored(node):
             return
-        self.node, self.opset = node, self.record.opsets[node.domain]
-        converter = self._converter(node)
+        self.node, self.opset, converter = node, self.record.opsets[node.domain], self._converter(node)
         self.builder.origin = f"{node.describe()}, opset {self.opset}"
         try:
             inputs = [self.tensors[name] if name else None for name in node.inputs]
         except KeyError as error:
             text = f"it reads {error.args[0]!r}, which nothing before it defines"
-            raise ModelError(f"{self._where(converter)}: {text}") from None
+            raise ModelError(f"{self._where(node)}: {text}") from None
         try:
             self._arguments(node, converter).check(inputs, node.attributes)
             results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
@@ -186,14 +185,14 @@ class Importer(Operands):
             raise  # not the node's alone
         except Undetermined as error:
             text = str(error).removeprefix(f"{self.path}: ")
-            raise Undetermined(f"{self._where(converter)}: {text}", error.value, error.repeats) from None
+            raise Undetermined(f"{self._where(node)}: {text}", error.value, error.repeats) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
-            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(converter)}: {text}") from None
+            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(node)}: {text}") from None
         except (Exception, SystemExit) as error:  # of another kind, rank or length; whatever it is, the node is named
             cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
             text = f"{cause}: {type(error).__name__}: {error}"
-            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(converter)}: {text}") from error
+            raise refusal_of(error, inputs, self.outermost.builder)(f"{self._where(node)}: {text}") from error
 
     def _is_stored(self, node: NodeRecord) -> bool:
         """Whether a node of ONNX's ``Constant`` holds a tensor, which is added then; often half of a file's do."""
@@ -208,7 +207,7 @@ class Importer(Operands):
         """That of a node's operator, which is looked up once."""
         found = self._converters.get((node.domain, node.op))
         if found is None:
-            found = self.table.find(node.domain, node.op, self.opset)
+            found = self.table.find(node.domain, node.op, self.record.opsets[node.domain])
             assert found is not None
             self._converters[node.domain, node.op] = found
         return found
@@ -220,10 +219,11 @@ class Importer(Operands):
             found = self._takes[node.domain, node.op] = arguments_of(converter)
         return found
 
-    def _where(self, converter: Converter) -> str:
-        """The node that is being converted, for messages."""
+    def _where(self, node: NodeRecord) -> str:
+        """A node of the file, for messages."""
+        converter = self._converter(node)
         whose = "" if is_own(converter) else f", converted by {name_of(converter)}"
-        return f"{self.path}: {self.node.describe()}, opset {self.opset}{whose}"
+        return f"{self.path}: {node.describe()}, opset {self.record.opsets[node.domain]}{whose}"
 
     def enter(self, node: NodeRecord, inputs: Sequence[Tensor | None], results: Sequence[Any]) -> None:
         """Gives the names of a node's outputs to its results.

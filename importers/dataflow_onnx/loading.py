@@ -23,6 +23,7 @@ from dataflow.plugin import Converter, Model, default_registry, eliminate_dead_c
 
 from .aliases import aliases_of
 from .converters import Table
+from .declared_outputs import warn_of_shapes
 from .deferred import Anew, deferred_graph, specialized
 from .file.apart import taken_apart
 from .file.distinct import distinct
@@ -184,6 +185,8 @@ def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[st
         if all(v.type.is_bound for v in importer.builder.inputs()):
             raise
         return defer(error, needs_example=True)
+    if importer.freed is None:  # the sizes are the file's
+        warn_of_shapes(importer.path, record.graph, outputs, importer.tensors)
     if importer.lengths:
         return defer(ModelError(f"output {next(iter(importer.lengths))!r} is no tensor"))
     return importer.finish()

@@ -260,3 +260,25 @@ def test_a_version_older_than_every_converter_is_reported(tmp_path):
     registry = load_registry([plugin([Converter(DOMAIN, "Shift", 3, shift)])])
     path = written(tmp_path, [node("Shift", ["x"], ["y"], domain=DOMAIN)], version=2)
     assert "org.example.Shift, opset 2, which is converted from opset 3 on" in refusal(path, registry)
+
+
+@operator("ToDouble")
+def to_double(c: Importer, x: Tensor) -> df.Value:
+    return df.ops.cast(c.value(x), to=df.float64)
+
+
+@pytest.mark.parametrize("shape", [("batch", 4), None])
+def test_a_result_of_another_dtype_than_its_output_names_the_converter(tmp_path, registry, shape):
+    proto = onnx_model(
+        [node("ToDouble", ["x"], ["y"], name="n", domain=DOMAIN)],
+        [("x", TensorProto.FLOAT, ("batch", 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        domains=[DOMAIN],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    text = refusal(str(path), registry)
+    assert f"{DOMAIN}.ToDouble 'n', opset 1, converted by {__name__}.to_double: output 'y' is float64[batch, 4]" in text
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    path.write_bytes(proto.SerializeToString())
+    assert df.load(str(path), registry=registry).outputs["y"].dtype == df.float64

@@ -157,7 +157,12 @@ def test_sizes_that_do_not_fit_are_named_with_their_values():
 def test_a_slice_to_a_distant_end_keeps_the_name_of_its_axis(end):
     ends = np.array([end], np.int64)
     node = helper.make_node("Slice", ["x", "begin", "end"], ["y"])
-    proto = onnx_model([node], [("x", TensorProto.BOOL, ["n"])], ["y"], [("begin", ends * 0), ("end", ends)])
+    proto = onnx_model(
+        [node],
+        [("x", TensorProto.BOOL, ["n"])],
+        [("y", TensorProto.BOOL, [None])],
+        [("begin", ends * 0), ("end", ends)],
+    )
     model = load_bytes(proto.SerializeToString())
     assert str(model.outputs["y"]) == "bool[n]"
     session = df.Session(model, devices=["cpu"])

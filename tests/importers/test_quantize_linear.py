@@ -116,11 +116,13 @@ def test_random_uses_give_what_the_reference_gives(op):
         np.testing.assert_allclose(found, expected, rtol=limit, atol=0, err_msg=where)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
-def test_numbers_out_of_range_take_the_nearest_end(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(np.int8, P.INT8), (np.uint8, P.UINT8), (np.int16, P.INT16), (np.uint16, P.UINT16)]
+)
+def test_numbers_out_of_range_take_the_nearest_end(dtype, kind):
     x = np.array([-np.inf, -1e30, -1e6, 1e6, 1e30, np.inf], np.float32)
     arrays = {"x": x, "scale": np.float32(0.5), "zero": np.array(3, dtype)}
-    found = session(model("QuantizeLinear", arrays, ["scale", "zero"], P.UINT8, {})).run({"x": x})["y"]
+    found = session(model("QuantizeLinear", arrays, ["scale", "zero"], kind, {})).run({"x": x})["y"]
     limits = np.iinfo(dtype)
     assert found.tolist() == [limits.min] * 3 + [limits.max] * 3
 
