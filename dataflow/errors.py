@@ -47,6 +47,17 @@ def failure(whose: str, error: BaseException) -> PluginError:
     return PluginError(f"{whose} failed: {type(error).__name__}: {error}")
 
 
+def calls_itself(error: RecursionError, most: int = 100) -> bool:
+    """Whether what raised the error lies more than so many calls below the function that caught it.
+
+    Else the calls that lead to that function are too many, and what it called last isn't to blame.
+    """
+    calls, trace = 0, error.__traceback__
+    while trace is not None and calls <= most:
+        calls, trace = calls + 1, trace.tb_next
+    return calls > most
+
+
 @contextmanager
 def blamed(whose: str) -> Iterator[None]:
     """Names the code of a plugin, or of the user, in what it raises beside this project's errors.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataflowError, InputError, ModelError, failure
+from ..errors import DataflowError, InputError, ModelError, calls_itself, failure
 from ..host import checks
 from ..host.limits import poll
 from ..host.numbers import integer
@@ -191,6 +191,8 @@ class GraphBuilder:
                 if not isinstance(type_, TensorType):
                     raise InputError(f"{op.name}: infer gave {checks.shown(type_)}; expected a TensorType per output")
                 shape = type_.shape
+                if not isinstance(shape, tuple):
+                    raise InputError(f"{op.name}: infer gave the shape {shape!r}; expected a tuple of sizes")
                 if len(shape) > MOST_AXES:
                     _check_axes(op.name, shape)
                 for size in shape:
@@ -209,9 +211,11 @@ class GraphBuilder:
             raise InputError(
                 f"{op.name}: its operands or attributes ({shown}) don't fit: {error} [node {node_name!r}{where}]"
             ) from error
-        except (MemoryError, RecursionError):
+        except MemoryError:
             raise  # not the op's alone
         except (Exception, SystemExit) as error:
+            if isinstance(error, RecursionError) and not calls_itself(error):
+                raise  # what adds the node is nested too deeply
             where = f" ({origin})" if origin else ""
             raise failure(f"{op.name} {node_name!r}{where}: infer", error) from error
         names = output_names or ()

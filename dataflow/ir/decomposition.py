@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..errors import PluginError, blamed
 from .graph import Node
 from .value import Value
+
+MOST_STEPS = 64  # a decomposition may have nodes that are decomposed in turn, so many times
+
+
+def check_steps(steps: int, nodes: Iterable[Node]) -> None:
+    """Refuses decompositions that don't end, as those of ops that are made of themselves.
+
+    Args:
+        steps: how many times nodes of a graph, and of what they were replaced by, were decomposed.
+        nodes: those that are to be decomposed next; empty: none.
+
+    Raises:
+        PluginError: there are too many steps; names the ops.
+    """
+    names = sorted({node.op.name for node in nodes}) if steps >= MOST_STEPS else []
+    if names:
+        raise PluginError(
+            f"{', '.join(names)}: the decomposition doesn't end: after {MOST_STEPS} steps it still has nodes of "
+            f"{'this op' if len(names) == 1 else 'these ops'} that are decomposed; no op can be made of itself, "
+            "or of ops that are made of it"
+        )
 
 
 def decomposed(node: Node, inputs: Sequence[Value | None]) -> tuple[Value | None, ...]:

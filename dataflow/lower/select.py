@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import ModelError, PluginError
 from ..ir.builder import GraphBuilder
-from ..ir.decomposition import decomposed
+from ..ir.decomposition import check_steps, decomposed
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, has_work
 from ..ir.rewrite import rewrite
@@ -42,15 +42,16 @@ class Selection:
     refusals: Mapping[tuple[str, str], str]
 
 
-def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
+def select(graph: Graph, pins: Pins, registry: Registry, steps: int = 0) -> Selection:
     """The graph with a kernel for every node, decomposing where that is needed.
 
     Per node: a kernel of the first device that takes it, or a node of its decomposition, then the next device; a
-    pinned node asks its own device first.
+    pinned node asks its own device first. ``steps``: how often nodes were decomposed before.
 
     Raises:
         ModelError: no device takes a node; the message lists every such node with reasons.
-        PluginError: two kernels of one plugin and priority take the same node, or its op isn't the one of its name.
+        PluginError: two kernels of one plugin and priority take the same node, its op isn't the one of its name, or a
+            decomposition doesn't end.
     """
     check_declared(graph.nodes, registry)  # decompositions have nodes that the graph of the user hadn't
     choices: dict[Node, Choice] = {}
@@ -67,7 +68,7 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
         types = tuple([None if v is None else v.type for v in node.inputs])
         form = node.op, types, str(node.attributes), tuple(devices), taker, node.name if pins.refused else ""
         if form not in terms:
-            terms[form] = _in_terms(node, devices, taker, pins, registry)
+            terms[form] = _in_terms(node, devices, taker, pins, registry, steps)
         return terms[form]
 
     for node in graph.nodes:
@@ -89,8 +90,9 @@ def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
             missing.append(f"{node.describe()}: {reasons}")
     if missing:
         raise ModelError("no device takes these nodes:\n  " + "\n  ".join(missing))
+    check_steps(steps, expand)
     if expand:
-        return select(_decompose(graph, expand), pins, registry)
+        return select(_decompose(graph, expand), pins, registry, steps + 1)
     return Selection(graph, choices, refusals)
 
 
@@ -143,7 +145,7 @@ def _choose(
     return None
 
 
-def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, registry: Registry) -> bool:
+def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, registry: Registry, steps: int) -> bool:
     """Whether a device before the one that takes a node takes any node of its decomposition."""
     earlier = devices[: devices.index(taker)]
     if node.bodies:
@@ -162,7 +164,7 @@ def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, regist
     if all(inner.op.view is not None for inner in made.nodes):
         return True
     try:
-        return any(choice.device in earlier for choice in select(made, pins, registry).choices.values())
+        return any(choice.device in earlier for choice in select(made, pins, registry, steps + 1).choices.values())
     except ModelError:  # what it is made of has no kernel at all
         return False
 

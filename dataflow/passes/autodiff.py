@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import GradientError, InputError, PluginError, blamed
 from ..ir.builder import GraphBuilder
-from ..ir.decomposition import decomposed
+from ..ir.decomposition import check_steps, decomposed
 from ..ir.graph import Graph, Node
 from ..ir.op import DECOMPOSED
 from ..ir.rewrite import rewrite
@@ -256,8 +256,10 @@ def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
         with builder.scope(node.name), _named_sizes(node):
             return decomposed(node, inputs)
 
-    while any(wanted(node) for node in graph.nodes):
-        names = {v.name for v in wrt}
+    names, steps = {v.name for v in wrt}, 0
+    while found := [node for node in graph.nodes if wanted(node)]:
+        check_steps(steps, found)
+        steps += 1
         graph = rewrite(graph, replace)
         active = _reachable(graph.nodes, [v for v in (*graph.inputs, *graph.initializers) if v.name in names])
     return graph

@@ -1,6 +1,8 @@
 """What authors of ops declare wrongly ends in errors that name it, and stops no other model."""
 
+import functools
 import importlib
+import re
 
 import numpy as np
 import pytest
@@ -81,6 +83,58 @@ def test_a_wrong_decomposition(made, text):
     registry = load([plugin(dataflow_ops=lambda: [op])])
     with pytest.raises(PluginError, match=rf"in_terms.*{text}"):
         df.Session(model_of(op, (3,)), registry=registry).run(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("through", ["vjp", "session"])
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_decomposition_that_does_not_end(length, through):
+    """Ops that are made of each other in a circle; the message doesn't grow with what they became."""
+    ops = []
+    for index in range(length):
+        made = functools.partial(lambda after, x: ops[after](x), (index + 1) % length)
+        ops.append(Op(f"circle{index}", ("x",), lambda x: x, decompose=made))
+    model, registry = model_of(ops[0], (3,)), load([plugin(dataflow_ops=lambda: ops)])
+    with pytest.raises(PluginError, match=r"^circle\d: the decomposition doesn't end: after 64 steps") as raised:
+        if through == "session":
+            df.Session(model, registry=registry).run(np.ones(3, np.float32))
+        else:
+            df.vjp(model, {"x0": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)}, registry=registry)
+    assert len(str(raised.value)) < 250
+
+
+def test_a_decomposition_of_the_same_op_that_ends():
+    """A sum of n is one of n - 1, and so on."""
+    op = Op(
+        "times", ("x",), lambda x, n: x, attributes={"n": 1}, decompose=lambda x, n: x if n == 1 else op(x, n=n - 1) + x
+    )
+    found = df.Session(model_of(lambda x: op(x, n=40), (3,)), registry=load([plugin(dataflow_ops=lambda: [op])])).run(
+        np.float32([1, 2, 3])
+    )
+    np.testing.assert_array_equal(found["y"], np.float32([40, 80, 120]))
+
+
+def test_an_infer_that_does_not_end_is_named():
+    def endless(x):
+        return endless(x)
+
+    with pytest.raises(PluginError, match=r"^endless 'endless' .*: infer failed: RecursionError"):
+        model_of(Op("endless", ("x",), endless), (3,))
+
+
+def test_calls_around_an_infer_that_are_too_many_are_not_its_fault():
+    def deeper(op, x):
+        return deeper(op, op(x))
+
+    g = df.GraphBuilder()
+    with pytest.raises(RecursionError):
+        deeper(df.ops.relu, g.input("x", df.float32, (3,)))
+
+
+@pytest.mark.parametrize("shape", [[3], np.array([3]), "n"])
+def test_a_shape_that_is_no_tuple(shape):
+    text = f"^mine: infer gave the shape {re.escape(repr(shape))}; expected a tuple of sizes"
+    with pytest.raises(InputError, match=text):
+        model_of(Op("mine", ("x",), lambda x: df.TensorType(x.dtype, shape)), (3,))
 
 
 def test_an_infer_that_forgets_to_return():

@@ -131,6 +131,12 @@ def test_an_optimizer_that_changes_a_type_is_named(build, text):
         fitted(optimizer=changing())
 
 
+def test_two_slots_of_one_name_are_refused():
+    twice = type("Twice", (Plain,), {"slots": ("m", "v", "m")})
+    with pytest.raises(PluginError, match="optimizer Twice: two of its slots are called 'm'; give each a name"):
+        fitted(optimizer=twice())
+
+
 def test_what_fails_while_it_is_made_of_settings_is_named():
     def heavy(momentum=0.5, **settings):
         return {"x": Plain()}[momentum + 1]

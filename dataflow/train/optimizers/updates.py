@@ -209,8 +209,14 @@ def _slots(rule: Optimizer, name: str, type_: TensorType) -> dict[str, SlotTenso
 
     Raises:
         InputError: more than one is read in the parameter's place.
+        PluginError: two have one name.
     """
     tensors = kept_tensors(rule, name, type_)
+    names = [tensor.slot.name for tensor in tensors]
+    twice = next((slot for slot in names if names.count(slot) > 1), None)
+    if twice is not None:
+        whose = type(getattr(rule, "rule", rule)).__name__
+        raise PluginError(f"optimizer {whose}: two of its slots are called {twice!r}; give each a name of its own")
     if sum(tensor.slot.evaluated for tensor in tensors) > 1:
         raise InputError(f"{type(getattr(rule, 'rule', rule)).__name__} averages weights itself; leave out average=")
     return {f"optimizer/{tensor.slot.name}/{name}": tensor for tensor in tensors}
