@@ -11,11 +11,13 @@ from typing import get_args
 from ..errors import ModelError
 from ..host.garbage_collection import collection_paused
 from ..ir.kernel import Kernel, has_work
+from ..ir.types import DType
 from ..lower.placement import Pins
 from ..lower.select import select
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
 from .claims import missing
+from .copies import COPYING, copies_task, uncopied
 from .device_memory import memory_task
 from .expected import expected_of
 from .isolation import run_isolated
@@ -129,6 +131,7 @@ def tasks_of(
     by_op: dict[str, list[Sample]] = {}
     tested: set[str] = set()
     tied: dict[tuple[Kernel, Kernel], Sample] = {}
+    lacking: set[DType] = set()
     for sample in given:
         by_op.setdefault(sample.op.name, []).append(sample)
         taken = _takers(sample, target)
@@ -137,9 +140,13 @@ def tasks_of(
         for kernel in taken or ():
             if kernel is not None and has_work(sample.node):
                 reached.setdefault(kernel, []).append(sample)
-        found.append(_sample_task(sample, target, taken, variants))
+        those = uncopied(sample, taken, target)
+        found.append(_sample_task(sample, target, taken, [v for v in variants if not those or v not in COPYING]))
+        lacking |= those
         for pair in _ties(sample, taken or ()):
             tied.setdefault(pair, sample)
+    if lacking and not COPYING.isdisjoint(variants):
+        found.append(copies_task(lacking, target))
     found += [_tied(device, sample, *pair) for pair, sample in tied.items()]
     untested = sorted(kernels.keys() - tested - REPLACED) if complete else []
     found += [_untested(device, op, op, _why_untested(kernels[op][0], by_op.get(op, ()), registry)) for op in untested]

@@ -40,11 +40,13 @@ class Task:
         op: name of its op.
         name: of the sample.
         run: the outcomes.
+        always: whatever is selected.
     """
 
     op: str
     name: str
     run: Callable[[Report], Iterator[Outcome]]
+    always: bool = False
 
 
 def selected(tasks: Sequence[Task], name: str | None) -> list[Task]:
@@ -60,4 +62,4 @@ def selected(tasks: Sequence[Task], name: str | None) -> list[Task]:
         near = difflib.get_close_matches(name, {known for task in tasks for known in (task.op, task.name)}, 3)
         hint = f"; near: {', '.join(near)}" if near else ""
         raise InputError(f"{name!r} is no op, and begins the name of no sample, of {len(tasks)} that there are{hint}")
-    return found
+    return [*found, *(task for task in tasks if task.always and task not in found)]

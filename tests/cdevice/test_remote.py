@@ -1,10 +1,14 @@
 """A device with its own memory, a queue and a few ops: placement, fallback, transfers, arenas per memory."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.ir.plan import Segment, Transfer, Wait
+from dataflow.testing import SAMPLES, check_device
+from dataflow.testing.conformance import BASIC
 from tests.support import recorded, recording
 
 DEVICES = ["remote", "cpu"]
@@ -132,3 +136,19 @@ def test_slots_of_other_shapes_and_averages_lie_on_the_device(remote, optimizer,
     np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-3, atol=1e-4)
     for name, array in found[1][1].items():
         np.testing.assert_allclose(found[0][1][name], array, rtol=2e-3, atol=1e-5, err_msg=name)
+
+
+def test_the_kit_says_once_that_copies_are_missing(remote):
+    """What it has without them is tried as with them; ``--sample`` of another op says it too."""
+    kept = {op: found for op, found in remote.kernels["remote"].items() if op != "copy"}
+    lacking = dataclasses.replace(remote, kernels={**remote.kernels, "remote": kept})
+    samples = [s for s in SAMPLES if s.op.name in ("relu", "add") and all(np.prod(o.shape) < 4000 for o in s.inputs)]
+    options = {"samples": samples, "complete": False, "select": "relu", "variants": BASIC}
+    found = list(check_device("remote", registry=lacking, **options))
+    (said,) = [outcome for outcome in found if outcome.status not in ("passed", "not claimed")]
+    assert (said.status, said.sample, said.variant) == ("failed", "copies", "strided")
+    assert "no kernel of the device copies f32 with any strides" in said.text and '"~f32->f32"' in said.text
+    complete = list(check_device("remote", registry=remote, **options))
+    assert {o.status for o in complete} <= {"passed", "not claimed"}
+    left = {(o.sample, o.variant) for o in complete} - {(o.sample, o.variant) for o in found}
+    assert left == {(o.sample, o.variant) for o in complete if o.variant in ("strided", "transposed")} != set()

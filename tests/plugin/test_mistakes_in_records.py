@@ -108,11 +108,29 @@ def test_an_allocation_in_c_that_says_little(tmp_path, now, text):
         device.open({}).alloc(64)
 
 
-def changed_abacus(folder, was, now):
-    """The library of the device that the page about contributing shows, changed."""
+def test_a_device_in_c_that_prepares_nothing(tmp_path):
+    """The host is given null to run: the process goes on, and the next session too."""
+    nothing = """static df_status nothing(void *self, const df_segment *segment, void **prepared, df_error *error) {
+  (void)self, (void)segment, (void)prepared, (void)error;
+  return DF_OK;
+}
+const df_plugin *df_plugin_entry("""
+    was = "const df_plugin *df_plugin_entry("
+    library = changed_abacus(tmp_path, was, nothing, (".prepare = host->segment_prepare", ".prepare = nothing"))
+    registry = load([plugin(dataflow_devices=lambda: devices_of(library))])
+    model = model_of(df.ops.relu, (3,))
+    with pytest.raises(DeviceError, match="device 'abacus': segment_run was given null"):
+        df.Session(model, ["abacus", "cpu"], registry=registry).run(np.ones(3, np.float32))
+    assert df.Session(model, ["cpu"], registry=registry).run(np.float32([-1, 0, 2]))["y"].tolist() == [0, 0, 2]
+
+
+def changed_abacus(folder, was, now, *others):
+    """The library of the device that the page about contributing shows, changed; ``others``: pairs as the first."""
     source = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text().split("```c abacus.c\n")[1].split("```")[0]
-    assert was in source
-    (folder / "abacus.c").write_text(source.replace(was, now, 1))
+    for old, new in ((was, now), *others):
+        assert old in source
+        source = source.replace(old, new, 1)
+    (folder / "abacus.c").write_text(source)
     library = folder / "abacus.so"
     subprocess.run(
         ["cc", "-shared", "-fPIC", f"-I{df.get_include()}", str(folder / "abacus.c"), "-o", str(library)], check=True

@@ -156,6 +156,11 @@ df_status df_segment_prepare(void *device, const df_segment *segment, void **pre
 df_status df_segment_run(void *device, void *prepared, const df_run *run, df_error *error) {
   (void)device;
   df_resolved *resolved = prepared;
+  if (!resolved)
+    return df_error_set(
+        error, DF_INTERNAL, -1,
+        "segment_run was given null for |prepared|; expected what segment_prepare gave: "
+        "the device's prepare said DF_OK and gave none");
   const size_t least = offsetof(df_run, fault) + sizeof(df_fault *); /* as in 2.0 */
   if (run->struct_size < least)
     return df_error_set(error, DF_INVALID, -1, "the run has struct_size %u, expected at least %zu",
