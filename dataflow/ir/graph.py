@@ -16,6 +16,7 @@ from ..errors import ModelError, PluginError, blamed
 from ..host.quick_init import quick_init
 from .dims import Dim
 from .op import AnyOp, Attribute, View
+from .operand import outside
 from .types import Array
 from .value import Value
 
@@ -71,7 +72,7 @@ class Node:
         """Where the result lies in the first input, whose elements have these strides; None: not in place.
 
         Raises:
-            PluginError: the op's ``view`` fails, or gives something else.
+            PluginError: the op's ``view`` fails, gives something else, or elements that the input hasn't.
         """
         if self.op.view is None:
             return None
@@ -79,9 +80,24 @@ class Node:
             found = self.op.view(self, strides)
         result = self.outputs[0]
         if found is None or (isinstance(found, View) and (result is None or len(found.strides) == result.type.rank)):
+            if found is not None and result is not None:
+                self._check_inside(found, strides)
             return found
         expected = "None, or a View with a stride for each axis of the result"
         raise PluginError(f"{self.describe()}: its view gave {found!r}; expected {expected}")
+
+    def _check_inside(self, view: View, strides: tuple[int, ...]) -> None:
+        """Refuses a view with elements outside of its source: they would be of other values, or of nobody."""
+        source, result = self.inputs[0], self.outputs[0]
+        assert source is not None and result is not None
+        one, other = source.type, result.type
+        layouts = (one.shape, strides, one.dtype.nbytes(1)), (other.shape, tuple(view.strides), other.dtype.nbytes(1))
+        found = outside(*layouts, view.offset)
+        if found is not None:
+            raise PluginError(
+                f"{self.describe()}: its view gave {view}, elements {found[0]} to {found[1]} of its operand, whose "
+                f"elements lie from {found[2]} to {found[3]}"
+            )
 
     def describe(self) -> str:
         """Op, name and origin, as errors begin."""

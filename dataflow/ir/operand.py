@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..host.quick_init import quick_init
-from .tracing import active
+from .tracing import active, number_of
 from .types import TensorType, contiguous_strides
 
 BodyKind = Literal["repeat", "when", "while"]
@@ -64,6 +64,43 @@ def _span(sizes: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[
         return 0, 0
     reach = [(d - 1) * s * size for d, s in zip(sizes, strides, strict=True)]
     return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
+
+
+Layout = tuple[tuple[Any, ...], tuple[Any, ...], int]
+"""Sizes, strides in elements, and bytes of an element."""
+
+
+def outside(source: Layout, view: Layout, offset: Any) -> tuple[int, int, int, int] | None:
+    """Of a view with elements that its source hasn't, the first and last one, and those of the source; else None.
+
+    ``offset`` is the view's first element, in elements of the source. Traced sizes are what they are now; where a size
+    is only named nothing is said.
+    """
+    find = _outside if active() is None else _outside.__wrapped__
+    return find(source, view, offset)
+
+
+@functools.lru_cache(4096)
+def _outside(source: Layout, view: Layout, offset: Any) -> tuple[int, int, int, int] | None:
+    begin, seen, there = number_of(offset), _reach(*view[:2]), _reach(*source[:2])
+    if begin is None or seen is None or there is None or not seen:
+        return None
+    low, high = there or (0, -1)
+    first, last = begin + seen[0], begin + seen[1]
+    inside = low <= first and last * source[2] + view[2] <= (high + 1) * source[2]
+    return None if inside else (first, last, low, high)
+
+
+def _reach(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, int] | tuple[()] | None:
+    """Where the lowest and the highest element lie, from the first; empty: there is none; None: it isn't known."""
+    numbers = [number_of(d) for d in sizes]
+    if 0 in numbers:
+        return ()
+    found = [(d, number_of(s)) for d, s in zip(numbers, strides, strict=True)]
+    reach = [(d - 1) * s for d, s in found if d is not None and s is not None]
+    if len(reach) < len(found):
+        return None
+    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach)
 
 
 def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:

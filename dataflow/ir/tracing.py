@@ -272,6 +272,13 @@ class Traced:
         return self._made(kind, _COMPUTED[kind](pair[0], self.number), pair[1], self.expression)
 
 
+def number_of(size: Any) -> int | None:
+    """What a size is now, so that nothing is decided; None where it is only named."""
+    if type(size) is Traced:
+        return size.number
+    return None if isinstance(size, Dim) else int(size)
+
+
 def _pair(size: Traced, other: object) -> tuple[int, Size] | None:
     """The number and the expression of what a size is computed with; None where it is no whole number."""
     if type(other) is Traced:

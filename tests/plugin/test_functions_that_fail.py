@@ -132,6 +132,36 @@ def test_a_view_that_is_none(given):
         run(Op("mine", ("x",), alike, view=lambda node, strides: given))
 
 
+@pytest.mark.parametrize("rows", [4, "n"])
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (lambda n, s: View(1, s), "elements 1 to 8 of its operand, whose elements lie from 0 to 7"),
+        (lambda n, s: View(-1, s), "elements -1 to 6 of"),
+        (lambda n, s: View(64, s), "elements 64 to 71 of"),
+        (lambda n, s: View(0, (s[0], 2 * s[1])), "elements 0 to 8 of"),
+        (lambda n, s: View(0, (-s[0], s[1])), "elements -6 to 1 of"),
+    ],
+)
+def test_a_view_outside_of_its_operand_would_be_of_other_values(view, text, rows):
+    op, x = Op("mine", ("x",), alike, view=view), np.arange(8, dtype=np.float32).reshape(4, 2)
+    model = model_of(lambda x: df.ops.tanh(op(df.ops.exp(x))), (rows, 2))
+    registry = load([plugin(dataflow_ops=lambda: [op])])
+    with pytest.raises(PluginError, match=rf"mine .*its view gave View\(.*{text}"):
+        df.Session(model, registry=registry).run(x)
+
+
+@pytest.mark.parametrize("rows", [4, "n"])
+def test_a_view_backwards_and_of_a_view_is_within(rows):
+    def reversed_rows(node, strides):
+        return View((node.inputs[0].type.shape[0] - 1) * strides[0], (-strides[0], *strides[1:]))
+
+    op, x = Op("mine", ("x",), alike, view=reversed_rows), np.arange(8, dtype=np.float32).reshape(4, 2)
+    model = model_of(lambda x: df.ops.tanh(op(df.ops.transpose(op(x), perm=(1, 0)))), (rows, 2))
+    found = df.Session(model, registry=load([plugin(dataflow_ops=lambda: [op])])).run(x)["y"]
+    np.testing.assert_allclose(found, np.tanh(x[::-1].T[::-1]), rtol=1e-6)
+
+
 def test_a_kernel_that_changes_its_attributes():
     """They are the graph's: what it changed would hold for the next run."""
     op = Op("raised", ("x",), lambda x, by: x, attributes={"by": 1})
