@@ -14,6 +14,7 @@ from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops.control_flow import OPS as CONTROL_FLOW
 from ..ops.control_flow import loop
+from ..ops.fused import OPS as FUSED
 from ..passes.dead_code import eliminate_dead_code
 from ..plugin.registry import Registry
 from .declared import check_declared
@@ -45,7 +46,7 @@ class Selection:
 def select(graph: Graph, pins: Pins, registry: Registry, steps: int = 0) -> Selection:
     """The graph with a kernel for every node, decomposing where that is needed.
 
-    Per node: a kernel of the first device that takes it, or a node of its decomposition, then the next device; a
+    Per node: a kernel of the first device that takes it, or all nodes of its decomposition, then the next device; a
     pinned node asks its own device first. ``steps``: how often nodes were decomposed before.
 
     Raises:
@@ -60,7 +61,7 @@ def select(graph: Graph, pins: Pins, registry: Registry, steps: int = 0) -> Sele
     missing: list[str] = []
     expand: set[Node] = set()
     refusing = {name for name, *_ in pins.refused}
-    terms: dict[object, bool] = {}  # by what a node is: whether a device before its taker takes one of its terms
+    terms: dict[object, bool] = {}  # by what a node is: whether devices before its taker take its terms instead
 
     def takes_terms(node: Node, devices: Sequence[str], taker: str) -> bool:
         if taker == devices[0]:
@@ -146,7 +147,11 @@ def _choose(
 
 
 def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, registry: Registry, steps: int) -> bool:
-    """Whether a device before the one that takes a node takes any node of its decomposition."""
+    """Whether devices before the one that takes a node take its decomposition instead.
+
+    They take all nodes of it: else intermediate results would go back and forth between memories, and what has a kernel
+    would be computed without it. Of what passes fuse they take any, as they would if it weren't fused.
+    """
     earlier = devices[: devices.index(taker)]
     if node.bodies:
         return True
@@ -164,9 +169,10 @@ def _in_terms(node: Node, devices: Sequence[str], taker: str, pins: Pins, regist
     if all(inner.op.view is not None for inner in made.nodes):
         return True
     try:
-        return any(choice.device in earlier for choice in select(made, pins, registry, steps + 1).choices.values())
+        taken = [choice.device in earlier for choice in select(made, pins, registry, steps + 1).choices.values()]
     except ModelError:  # what it is made of has no kernel at all
         return False
+    return any(taken) if node.op.pattern or node.op in FUSED else all(taken)
 
 
 def _select_bodies(
