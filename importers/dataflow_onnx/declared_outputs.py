@@ -40,11 +40,20 @@ def check_dtypes(
         else:
             dtype = None if declared is None else declared.dtype
         if dtype is not None and tensor.type.dtype != dtype:
-            node = next((node for node in graph.nodes if name in node.outputs), None)
+            node = _maker(name, graph)
             raise ModelError(
                 f"{'' if node is None else where(node) + ': '}output {name!r} is {tensor.type}, and the file declares "
                 f"it as {declared or dtype}: one of the two is wrong"
             )
+
+
+def _maker(name: str, graph: GraphRecord) -> NodeRecord | None:
+    """The node that computes a value, before those that pass it on; None: it isn't computed."""
+    makers = {output: node for node in graph.nodes for output in node.outputs}
+    node = makers.get(name)
+    while node is not None and node.op == "Identity" and not node.domain and node.inputs[0] in makers:
+        node = makers[node.inputs[0]]
+    return node
 
 
 def warn_of_shapes(path: str, graph: GraphRecord, outputs: Iterable[str], tensors: Mapping[str, Tensor]) -> None:

@@ -129,7 +129,7 @@ def forgets(importer, x, *, by: float = 1.0):
         (scaled, lambda node: {"by": "2.5"}, "attribute 'by' is the str '2.5'; expected a float"),
         (forgets, None, "y0 has other values after it was written and read"),
         (scaled_without_default, None, "inputs or attributes don't fit the operator: attribute 'by'"),
-        (widened, None, "y0 is float64 after it was written and read, and was float32"),
+        (widened, None, r"widened: output 'y0' is float64\[3, 5\], and the file declares it as float32\[3, 5\]"),
         (summed, None, r"y0 is \[1, 5\] after it was written and read, and was \[3, 5\]"),
     ],
 )
