@@ -18,6 +18,7 @@ from .options import (
     execution,
     execution_options,
     json_option,
+    mode_option,
     model_argument,
     print_json,
     read_model,
@@ -40,6 +41,7 @@ from .options import (
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @data_options
 @batch_option
+@mode_option
 @execution_options
 @json_option
 def evaluate(
@@ -53,6 +55,7 @@ def evaluate(
     target: str | None,
     force: bool,
     batch: str | None,
+    mode: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -71,7 +74,7 @@ def evaluate(
     if any(":" in name for name in (*losses, *metrics)):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     how = execution({name: options.pop(name) for name in EXECUTION})
-    loaded = read_model(model, batch, how["limits"])
+    loaded = read_model(model, batch, how["limits"], mode)
     reading = recalled(loaded.metadata, data, data_arguments(options), labels=True)
     dataset = Dataset(data, rename=renames(renamed), **reading)
     found = figures_of(loaded, dataset, list(losses), list(metrics) or None, output=value, batch_size=batch_size, **how)

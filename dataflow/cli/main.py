@@ -42,6 +42,7 @@ from .options import (
     json_option,
     limits_of,
     memory_option,
+    mode_option,
     model_argument,
     print_json,
     read_arguments,
@@ -101,6 +102,7 @@ commands.add_command(predict)
 @click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of random nodes without one.")
 @batch_option
+@mode_option
 @memory_option
 @execution_options
 @json_option
@@ -110,6 +112,7 @@ def run(
     target: str | None,
     seed: int,
     batch: str | None,
+    mode: str | None,
     memory: Literal["small"] | None,
     as_json: bool,
     **options: Any,
@@ -118,7 +121,7 @@ def run(
     from ..execute.sequences import flattened
     from ..session import Session
 
-    loaded = read_model(model, batch, limits_of(options))
+    loaded = read_model(model, batch, limits_of(options), mode)
     arguments = read_arguments(loaded, inputs)
     results: Mapping[str, Any] = Session(loaded, memory=memory, seed=seed, **execution(options)).run(arguments)
     outputs = flattened({name: _arrays(loaded, name, given) for name, given in results.items()})
@@ -217,6 +220,7 @@ def _summary(array: Any) -> dict[str, Any]:
 @data_options
 @adapter_options
 @batch_option
+@mode_option
 @execution_options
 @json_option
 def finetune(model: str, target: str | None, force: bool, as_json: bool, **options: Any) -> None:
@@ -235,7 +239,7 @@ def finetune(model: str, target: str | None, force: bool, as_json: bool, **optio
         raise InputError(f"{target} is a folder; only --save adapters writes one")
     if target is not None and adapters["form"] != "adapters":
         check_target(target)
-    loaded = read_model(model, options.pop("batch"), how["limits"])
+    loaded = read_model(model, options.pop("batch"), how["limits"], options.pop("mode"))
     given = Options(execution=how, reading=reading, adapters=adapters, optimizer=optimizer, **options)
     if target is None or optimizer["find_lr"]:
         curve = find_lr(loaded, given)

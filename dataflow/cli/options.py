@@ -24,6 +24,9 @@ device_option = click.option(
     "--device", "devices", multiple=True, metavar="ID", help="In order of preference; repeatable."
 )
 batch_option = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
+mode_option = click.option(
+    "--mode", type=click.Choice(["inference"]), help="Of a file in training mode, see docs/models.md."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False))
 memory_option = click.option(
@@ -122,9 +125,9 @@ def input_shapes(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...
     return shapes
 
 
-def read_model(path: str, batch: str | None, limits: Limits | None = None) -> Model:
-    """The model of a file; ``batch`` is an option of its importer, or None."""
-    options: dict[str, Any] = {} if batch is None else {"batch": batch}
+def read_model(path: str, batch: str | None, limits: Limits | None = None, mode: str | None = None) -> Model:
+    """The model of a file; ``batch`` and ``mode`` are options of its importer, or None."""
+    options: dict[str, Any] = {name: text for name, text in (("batch", batch), ("mode", mode)) if text is not None}
     return load(path, limits=limits, **options)
 
 

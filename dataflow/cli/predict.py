@@ -23,6 +23,7 @@ from .options import (
     check_new,
     execution,
     execution_options,
+    mode_option,
     model_argument,
     read_model,
     renames,
@@ -46,6 +47,7 @@ _MOST_COLUMNS = 10_000
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @data_options
 @batch_option
+@mode_option
 @execution_options
 def predict(
     model: str,
@@ -57,6 +59,7 @@ def predict(
     target: str | None,
     force: bool,
     batch: str | None,
+    mode: str | None,
     **options: Any,
 ) -> None:
     """Writes the outputs of MODEL for each sample of data, in the order of the samples.
@@ -78,7 +81,7 @@ def predict(
     if form == ".npz" and top is not None:
         raise InputError("--top is for .csv and .jsonl; .npz has whole outputs")
     how = execution({name: options.pop(name) for name in EXECUTION})
-    loaded = read_model(model, batch, how["limits"])
+    loaded = read_model(model, batch, how["limits"], mode)
     reading = recalled(loaded.metadata, data, data_arguments(options), labels=False)
     given = Dataset(data, rename=renames(renamed), **reading)
     dataset = bound_dataset(given, loaded.graph.inputs, (LABELS,))

@@ -258,8 +258,8 @@ def check_batch_statistics(graph: Graph, update: bool) -> None:
     if training:
         _log.warning(
             "%d batch norms are in training mode in the file, first %s: each run, of evaluations and of the saved file "
-            "too, takes the statistics of its own batch, as ONNX Runtime does; for the running ones export the network "
-            "in eval() and unfolded, see docs/models.md",
+            "too, takes the statistics of its own batch, as ONNX Runtime does; for the running ones load the file with "
+            "df.load(path, mode='inference'), --mode inference",
             len(training), training[0].describe(),
         )  # fmt: skip
     if not update:

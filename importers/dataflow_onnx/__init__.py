@@ -19,7 +19,8 @@ def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> 
         converters: what plugins offer for operators.
         options: ``outputs``: names of values; only what they need is imported. ``batch="free"``: a fixed first size of
             all inputs becomes free, also where it is baked into constants; accepted only if batches of two and three
-            give what single runs give. It is saved free, too.
+            give what single runs give. It is saved free, too. ``mode="inference"``: nodes of a file in training mode
+            are as in inference, when it is saved too: batch norms take the running statistics, dropout drops nothing.
 
     Raises:
         ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.

@@ -60,13 +60,19 @@ copyreg.pickle(Table, lambda table: (installed_table, ()))
 
 
 def load_file(
-    path: str, outputs: Sequence[str] | None = None, batch: str | None = None, table: Table = STANDARD
+    path: str,
+    outputs: Sequence[str] | None = None,
+    batch: str | None = None,
+    mode: str | None = None,
+    table: Table = STANDARD,
 ) -> Model:
-    """The model in a file; with ``outputs``, only what these values need; with ``batch="free"``, for any batch size."""
+    """The model in a file; the options as for ``load``."""
+    if mode not in (None, "inference"):
+        raise InputError(f"mode is {mode!r}; expected 'inference', or nothing")
     if batch not in (None, "free"):
         raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
     with _named(path):
-        return import_model(read_file(path), path, table, outputs, batch == "free")
+        return import_model(read_file(path, mode == "inference"), path, table, outputs, batch == "free")
 
 
 def load_bytes(data: bytes, outputs: Sequence[str] | None = None, table: Table = STANDARD) -> Model:
@@ -129,7 +135,8 @@ def _imported(
     graph = _graph(importer, nodes, names, specialize)
     if importer.inactive:
         _log.info(
-            "%s: %d dropout nodes in training mode are inactive, first %s; Trainer(dropout=True) lets them drop",
+            "%s: %d dropout nodes in training mode are inactive, first %s; Trainer(dropout=True) lets them drop, and "
+            "mode='inference' (--mode inference) makes them inactive where other programs run a saved file",
             path, len(importer.inactive), importer.inactive[0],
         )  # fmt: skip
     stored = {value.name: data.array for value, data in graph.initializers.items()}
@@ -138,7 +145,7 @@ def _imported(
     source = Source(
         record.content, record.folder, record.external, stored, kept, record.metadata, copies, roles,
         record.noted.roles, record.noted.stopped, freed.old if freed is not None else 0,
-        repeated_types(freed, importer.tensors, stored), outputs is not None,
+        repeated_types(freed, importer.tensors, stored), outputs is not None, record.inference,
     )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more

@@ -86,7 +86,10 @@ def _stored_sizes(node: NodeRecord, stored: Mapping[str, Array]) -> tuple[int, .
 
 def _inference(node: NodeRecord, attributes: _Attributes, opset: int) -> None:
     if not attributes.pop("is_test", 0):
-        raise ModelError(f"{node.describe()}: is_test is 0: the node trains; export the model in inference mode")
+        raise ModelError(
+            f"{node.describe()}: is_test is 0: the node trains; give mode='inference' (--mode inference) to "
+            "run it as in inference"
+        )
 
 
 _TYPES = (

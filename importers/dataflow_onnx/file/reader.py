@@ -22,6 +22,7 @@ from . import trained_note
 from .aligned import AlignedTensors
 from .external import ExternalData
 from .functions import inlined
+from .inference_form import as_in_inference
 from .map_inputs import with_vocabularies
 from .node_order import sort_nodes
 from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
@@ -53,8 +54,8 @@ def _texts(given: Iterable[bytes]) -> tuple[str, ...]:
     return tuple([known[text] for text in texts])
 
 
-def read_file(path: str) -> ModelRecord:
-    """The records of a file.
+def read_file(path: str, inference: bool = False) -> ModelRecord:
+    """The records of a file; with ``inference`` of its nodes as they are in inference mode.
 
     Raises:
         ModelError: it can't be read, or isn't a valid ONNX model; says where and what to do.
@@ -65,7 +66,7 @@ def read_file(path: str) -> ModelRecord:
         raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if not content.size:
         raise ModelError(f"{path}: the file is empty; expected an ONNX model")
-    return _records(content, path)
+    return _records(content, path, inference)
 
 
 def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
@@ -73,7 +74,7 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
     return _records(content_of(data), path)
 
 
-def _records(content: Content, path: str) -> ModelRecord:
+def _records(content: Content, path: str, inference: bool = False) -> ModelRecord:
     proto = onnx.ModelProto()
     large = content.large
     try:
@@ -88,6 +89,7 @@ def _records(content: Content, path: str) -> ModelRecord:
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
     proto, reader = inlined(proto, path), _Reader(path)
+    changed = inference and as_in_inference(proto) > 0
     opsets = {"com.microsoft": 1}  # which onnxruntime takes undeclared, as converters leave it
     opsets |= {reader.text("an opset's domain", plain_domain(o.domain)): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
@@ -106,7 +108,9 @@ def _records(content: Content, path: str) -> ModelRecord:
     if note:
         roles, stopped = trained_note.roles_in(note)
         known = dataclasses.replace(known, roles=roles, stopped=stopped)
-    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer)
+    return ModelRecord(
+        graph, opsets, int(proto.ir_version), content, folder, external, metadata, known, producer, changed
+    )
 
 
 def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:

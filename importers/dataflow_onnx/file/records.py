@@ -163,6 +163,7 @@ class ModelRecord:
         metadata: its texts by key.
         noted: what it says of its stored tensors.
         producer: what wrote it.
+        inference: nodes of the file in training mode are those of inference mode here.
     """
 
     graph: GraphRecord
@@ -174,6 +175,7 @@ class ModelRecord:
     metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
     noted: Noted = Noted()
     producer: str = ""
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ class Source:
         freed: the fixed batch size that it has, where the model has a free one; else 0.
         repeated: the types that it has of tensors with a row for each sample, of which such a model stores one.
         partial: only some of its outputs were read.
+        inference: nodes that it has in training mode were read, and are written, as those of inference mode.
     """
 
     content: Content = field(repr=False)
@@ -226,3 +229,4 @@ class Source:
     freed: int = 0
     repeated: dict[str, TensorType] = field(default_factory=dict, repr=False)
     partial: bool = False
+    inference: bool = False

@@ -19,6 +19,7 @@ from .apart import take_apart
 from .distinct import stored_in_bodies
 from .edited import apply_edits, names_after
 from .functions import inlined
+from .inference_form import as_in_inference
 from .new_data import fill, raw_bytes, tensor_of, type_of
 from .reader import external_bytes, make_dense, read_bytes
 from .records import Array, ModelRecord, Source
@@ -79,7 +80,7 @@ def save_file(
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
         changed = patched(model, source)
-        same = model.metadata == source.metadata and not is_changed(model, source)
+        same = model.metadata == source.metadata and not is_changed(model, source) and not source.inference
         if changed is None and not reduced and same and _copied(source, target):
             return
         proto = changed if changed is not None else _parsed(source)
@@ -272,9 +273,11 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
 
 
 def _parsed(source: Source) -> onnx.ModelProto:
-    """The file's model, with dense tensors alone."""
-    proto = onnx.ModelProto()
-    proto.ParseFromString(source.content.to_bytes())
+    """The file's model, with dense tensors alone; in inference mode where it was read so."""
+    proto: onnx.ModelProto = onnx.ModelProto.FromString(source.content.to_bytes())
+    if source.inference:
+        proto = inlined(proto, "the model")
+        as_in_inference(proto)
     make_dense(proto.graph, source.folder)
     return proto
 
