@@ -155,10 +155,11 @@ class Model(Editable):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Stored tensors that could be trained or updated: not constants that are no floats or have one element."""
+        """Stored tensors that could be trained or updated: not constants of one element, no name or no floats."""
         found = {}
         for value, data in self.graph.initializers.items():
-            if data.role != "constant" or (value.type.dtype.is_float and value.type.elements > 1):
+            named = not data.literal and value.type.dtype.is_float and value.type.elements > 1
+            if data.role != "constant" or named:
                 found[value.name] = Parameter(self, value, self.aliases.get(value.name, ()))
         return MappingProxyType(Named("parameter", found))
 

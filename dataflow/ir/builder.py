@@ -78,8 +78,9 @@ class GraphBuilder:
         return self.initializer(self.scoped(name), array, role="parameter", trainable=trainable)
 
     def constant(self, array: Any, name: str = "constant") -> Value:
-        """A stored tensor that never changes."""
-        return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False)
+        """A stored tensor that isn't trained; without a name of its own it is no parameter of a model."""
+        literal = name == "constant"
+        return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False, literal=literal)
 
     def initializer(
         self,
@@ -98,11 +99,13 @@ class GraphBuilder:
         """
         return self._initialize(self.value(name, _type_of(array, name), exact=True), array, role, trainable, origin)
 
-    def _initialize(self, value: Value, array: Any, role: Role, trainable: bool, origin: str = "") -> Value:
+    def _initialize(
+        self, value: Value, array: Any, role: Role, trainable: bool, origin: str = "", literal: bool = False
+    ) -> Value:
         plain = type(array) is np.ndarray
         data = array.view() if plain else checks.array(f"the data of {value.name!r}", array).view()
         data.flags.writeable = False
-        self._initializers[value] = Initializer(data, role, trainable, origin=origin)
+        self._initializers[value] = Initializer(data, role, trainable, origin=origin, literal=literal)
         return value
 
     def keep(self, name: str, data: Initializer) -> Value:

@@ -122,6 +122,7 @@ class Initializer:
             ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
         origin: the parameter of an exporter's module that it is, or was computed of, where the file says so: tensors of
             two are no copies of one, though they begin alike.
+        literal: a number of the graph itself, that nobody named: no parameter of a model.
     """
 
     array: Array
@@ -129,6 +130,7 @@ class Initializer:
     trainable: bool = False
     factor: Array | None = None
     origin: str = ""
+    literal: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _stored, (self.array, self.role, self.trainable, self.factor, self.origin)

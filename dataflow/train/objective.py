@@ -179,9 +179,10 @@ class Objective:
         self._weighted_losses[form[0]] = dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis))
         if len(self._seen) >= MOST_FORMS:
             self._seen.clear()
+        if (known := target.allowed or target.checked) and known.advice and not self._seen:
+            _log.warning("%s: %s", type(entry.loss).__name__, known.advice)
         kinds = [type_.dtype.numpy for type_ in (target.labels, *target.entries)]
-        found = self._seen[form] = tuple(zip(entry.keys, kinds, strict=False)), target.allowed
-        return found
+        return self._seen.setdefault(form, (tuple(zip(entry.keys, kinds, strict=False)), target.allowed))
 
     @contextlib.contextmanager
     def naming_samples(self, batch: Batch) -> Iterator[None]:

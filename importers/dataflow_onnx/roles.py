@@ -33,7 +33,7 @@ def with_roles(graph: Graph, roles: Roles, noted: Noted) -> Graph:
         alone = data.array.size == 1 and value.name in noted.named
         other = "parameter" if learned or alone else "constant"
         role, trainable = roles.get(value.name, (other, learned))
-        stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+        stored[value] = dataclasses.replace(data, role=role, trainable=trainable)  # type: ignore[arg-type]
     named = noted.named - roles.keys()
     for value in parametrized(graph, [v for v in stored if v.name in named and is_finite(stored[v].array)]):
         stored[value] = dataclasses.replace(stored[value], role="parameter", trainable=True)

@@ -14,6 +14,7 @@ from dataflow.passes.autodiff import vjp_graph
 from dataflow.passes.bind_shapes import bind
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 KINDS = {"O": TensorProto.STRING, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE, "i8": TensorProto.INT64}
 LABELS = (("y", TensorProto.INT64), ("z", TensorProto.FLOAT))
@@ -500,3 +501,16 @@ def test_linear_models_train_and_are_saved_in_their_attributes(kind, tmp_path):
         wanted = np.exp(wanted) / np.exp(wanted).sum(1, keepdims=True)
     np.testing.assert_allclose(z, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(df.load(str(tmp_path / "tuned.onnx"))({"x": x})["z"], z, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_a_converter_stores_are_no_parameters() -> None:
+    """A scaler's: the file has them as attributes, so that what was trained couldn't be written."""
+    scaled = helper.make_node("Scaler", ["x"], ["h"], domain="ai.onnx.ml", offset=[1.0, 2.0], scale=[0.5, 3.0])
+    linear = helper.make_node(
+        "LinearRegressor", ["h"], ["y"], domain="ai.onnx.ml", coefficients=[1.0, -2.0], intercepts=[0.5]
+    )
+    proto = onnx_model([scaled, linear], [("x", TensorProto.FLOAT, ["N", 2])], domains=["ai.onnx.ml"])
+    model = load_bytes(proto.SerializeToString())
+    assert list(model.parameters) == ["y.coefficients"]  # the intercept is one number
+    with pytest.raises(df.InputError, match=r"'constant' matches no parameter; nearest names: 'y.coefficients'"):
+        df.Trainer(model, "mse", trainable=["constant"], devices=["cpu"])

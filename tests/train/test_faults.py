@@ -150,6 +150,38 @@ def test_labels_that_cannot_be_classes_of_the_logits_say_what_to_do(shape, label
         trainer.step({"x": np.zeros(shape, np.float32), "labels": labels})
 
 
+def test_one_logit_has_no_classes_and_wants_another_loss(caplog) -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 1))
+    g.output("y", df.ops.mul(x, g.parameter("w", np.ones(1, np.float32))))
+    batch = {"x": np.ones((4, 1), np.float32), "labels": np.zeros(4, np.int64)}
+    with df.Trainer(df.Model(g.build()), "cross_entropy", devices=["cpu"]) as trainer:
+        for _ in range(2):
+            assert trainer.step(batch) == 0
+        assert caplog.text.count("have one class, of which nothing is learned; of yes and no use") == 1
+        with pytest.raises(df.InputError, match=r"of sample 1 is 1; expected 0 to 0.*use 'binary_cross_entropy'"):
+            trainer.step(batch | {"labels": np.array([0, 1, 0, 1])})
+
+
+@pytest.mark.parametrize("metric", ["roc_auc", "pr_auc"])
+def test_an_order_of_scores_has_no_area_for_labels_that_are_numbers(metric) -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 1))
+    g.output("y", df.ops.mul(x, g.parameter("w", np.ones(1, np.float32))))
+    data = {"x": np.arange(4, dtype=np.float32)[:, None], "labels": np.array([[0.0], [1], [0], [1]], np.float32)}
+    found = df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])[metric]
+    assert found == pytest.approx({"roc_auc": 3 / 4, "pr_auc": (1 + 2 / 3) / 2}[metric])
+    data["labels"][2] = 0.7
+    with pytest.raises(df.InputError, match=rf"metric '{metric}': a label is 0\.7; expected 0 or 1"):
+        df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])
+
+
+def test_a_tuple_of_arrays_is_told_to_be_a_dict() -> None:
+    arrays = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+    with pytest.raises(df.InputError, match=r"arrays of all samples are a dict, \{'x': X, 'labels': y\}"):
+        next(df.Dataset(arrays).batches(2))
+
+
 def test_logits_are_resized_to_the_labels() -> None:
     """As the error has it: each pixel's logits count for the four that a nearest resize makes of it."""
     g = df.GraphBuilder()

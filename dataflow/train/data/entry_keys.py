@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
 from ...host import checks
 
@@ -47,7 +49,8 @@ class EntryKeys:
         if isinstance(item, Mapping):
             return self.renamed({str(key): value for key, value in item.items()})
         if not isinstance(item, (tuple, list)):
-            raise InputError(f"Dataset: it gives {type(item).__name__}; expected dicts or tuples")
+            advice = "; arrays of all samples are a dict, {'x': X, 'labels': y}" if isinstance(item, np.ndarray) else ""
+            raise InputError(f"Dataset: it gives {type(item).__name__}; expected dicts or tuples{advice}")
         keys = self.names or ()
         if len(item) != len(keys):
             raise InputError(

@@ -144,7 +144,10 @@ def beside(flags: Value, output: TensorType, axis: int) -> Value:
 def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
     """The class numbers that labels may be, where the number of classes is known."""
     classes = output.shape[axis]
-    return Allowed(0, classes - 1, ignored) if isinstance(classes, int) else Allowed(0, besides=ignored)
+    if not isinstance(classes, int):
+        return Allowed(0, besides=ignored)
+    one = f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
+    return Allowed(0, classes - 1, ignored, advice=one if classes == 1 else "")
 
 
 def _chosen(name: str, axis: int, output: TensorType) -> int:

@@ -25,12 +25,14 @@ class Allowed:
         most: the largest.
         besides: one more number that is allowed.
         only: the numbers that are allowed, instead of all in the range.
+        advice: what to do where these are hardly what is meant.
     """
 
     least: float = -np.inf
     most: float = np.inf
     besides: int | None = None
     only: tuple[float, ...] = ()
+    advice: str = ""
 
     def __str__(self) -> str:
         if self.only:
@@ -57,7 +59,10 @@ class Allowed:
         sample = at[0] if at else 0
         number = sample if indices is None else int(indices[sample])
         where = f" at {list(at[1:])}" if len(at) > 1 else ""
-        raise InputError(f"{what} of sample {number} is {array[at]}{where}; expected {self}")
+        raise InputError(
+            f"{what} of sample {number} is {array[at]}{where}; expected {self}"
+            + (f"; {self.advice}" if self.advice else "")
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
+from ...errors import InputError
 from ...ir.types import Array
 from ...ir.value import Value
 from ..losses.loss import Target
@@ -20,6 +22,7 @@ class Ranking:
     The mean is over those of which there are both kinds of labels, nan where there are none.
     """
 
+    name: ClassVar[str]
     held: list[tuple[Array, Array]] = field(default_factory=list, init=False, repr=False)
 
     def values(self, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
@@ -27,7 +30,18 @@ class Ranking:
         return scores(target, output, labels)
 
     def update(self, logits: Array, labels: Array) -> None:
-        """Keeps a batch: 4 bytes per class and label, 8 per label."""
+        """Keeps a batch: 4 bytes per class and label, 8 per label.
+
+        Raises:
+            InputError: labels of columns are neither yes nor no.
+        """
+        if labels.ndim == 2:
+            others = labels[~np.isin(labels, (-1.0, 0.0, 1.0)) & ~np.isnan(labels)]
+            if others.size:
+                raise InputError(
+                    f"metric {self.name!r}: a label is {others[0]:g}; expected 0 or 1 (-1 or 1): an order of scores is "
+                    "compared with yes and no; name metrics of numbers instead, e.g. metrics=['mae', 'r2']"
+                )
         self.held.append((logits.copy(), labels.copy()))
 
     def area(self, score: Array, positive: Array) -> float:
