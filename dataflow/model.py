@@ -78,7 +78,8 @@ class Model(Editable):
 
     Attributes:
         graph: immutable; ``arrays`` has the newest data of its initializers.
-        source: what the format that loaded it keeps for saving; None for a model built by hand.
+        source: what the format that loaded it keeps for saving; None for a model built by hand. Its ``absent``, where
+            there is one, names parameters that the network had and the file lacks, which a Trainer says.
         specialize: makes the graph anew where ``graph`` can't be bound to the sizes of inputs, or None.
         interpreter: runs the model where data decide in loops which nodes there are, or None.
         metadata: texts by key that files of the model have beside the graph; can be changed, and is saved.

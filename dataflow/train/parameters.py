@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import InputError
 from ..host import checks
+from ..ir.edits import Edited
 from ..ir.graph import Graph
 from ..ir.types import Array
 from ..ir.value import Value
@@ -16,6 +18,7 @@ from ..layers.layers import layers_of
 from ..model import Model, Parameter
 from ..ops.dynamic_shape import deferred
 
+_log = logging.getLogger("dataflow")
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
 _LARGE = 128  # elements: of what may be more than literals
 _SCALED = frozenset({"quantize", "dequantize"})  # by stored scales
@@ -65,6 +68,17 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
             "float32, float16 or bfloat16, or leave them out with trainable="
         )
     return names
+
+
+def warn_of_absent(model: Model) -> None:
+    """Says which parameters the network had that the file was made of, and the file lacks."""
+    source = model.source.source if isinstance(model.source, Edited) else model.source
+    absent = getattr(source, "absent", ())
+    if absent:
+        _log.warning(
+            "the file lacks %d parameters of its network, first %s, so they aren't trained: PyTorch's exporter leaves "
+            "out biases of zeros; export with optimize=False", len(absent), absent[0],
+        )  # fmt: skip
 
 
 def left_out(model: Model, names: Collection[str]) -> list[str]:

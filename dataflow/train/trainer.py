@@ -41,7 +41,7 @@ from .optimizers.protocol import Optimizer
 from .optimizers.updates import resolve
 from .parallel.collectives import Parallel, check_alike, collectives_of, report_job, threads_of
 from .parallel.shards import shards_of
-from .parameters import select
+from .parameters import select, warn_of_absent
 from .prediction import check_batches
 from .rate_finder import RateCurve, find_rate
 from .storage import Storage, has_float16, storage_of
@@ -153,6 +153,7 @@ class Trainer(Changing):
         if collectives is not None and batch_norm == "update":
             raise InputError("batch_norm='update' takes statistics of a complete batch, and parallel= shares it out")
         check_batch_statistics(model.graph, batch_norm == "update")
+        warn_of_absent(model)
         if shard is not None and parallel is None:
             _log.warning("shard=%r: it shares state out among processes, and without parallel= there is one", shard)
         ties = find_ties(model) if tie or (tie is None and model.source is not None) else {}

@@ -146,6 +146,7 @@ def _imported(
         record.content, record.folder, record.external, stored, kept, record.metadata, copies, roles,
         record.noted.roles, record.noted.stopped, freed.old if freed is not None else 0,
         repeated_types(freed, importer.tensors, stored), outputs is not None, record.inference,
+        record.noted.absent,
     )  # fmt: skip
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     if importer.block_names:  # what was dequantized as a matrix is read no more

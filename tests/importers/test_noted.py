@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow_onnx.file.noted import FOLDED, SIGNATURE
+from dataflow_onnx.file.noted import CALL, FOLDED, REWRITTEN, SIGNATURE
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -78,6 +78,25 @@ def test_the_signature_says_what_is_a_parameter():
 @pytest.mark.parametrize("text", ["", "nonsense", "p: PARAMETER target=", "# inputs\nx: USER_INPUT\n"])
 def test_without_one_it_is_what_layers_read(text):
     assert trained(noted(text)) == {"fc.weight", "val_7", "rope.inv_freq", "val_9"}
+
+
+@pytest.mark.parametrize("rule", ["RemoveOptionalBiasFromGemm", "SuccessiveClipRelu", None])
+def test_a_trainer_names_biases_that_the_exporter_left_out(rule, caplog):
+    """As the notes of torch 2.13 and onnxscript 0.7 have them, where a layer's bias is zeros."""
+    proto = model()
+    text = "p_fc_weight: PARAMETER target='fc.weight'\np_fc_bias: PARAMETER target='fc.bias'\nx: USER_INPUT"
+    note(proto.graph, SIGNATURE, text)
+    (product,) = (n for n in proto.graph.node if n.output[0] == "a")
+    call = "%linear : [num_users=1] = call_function[target=aten.linear.default](args = (%x, %p_fc_weight, %p_fc_bias))"
+    note(product, CALL, call)
+    if rule is not None:
+        note(product, REWRITTEN, rule)
+    loaded = load_bytes(proto.SerializeToString())
+    for made in (loaded, loaded.append("z", lambda v: df.ops.mul(v, 2.0), of="y")):
+        caplog.clear()
+        df.Trainer(made, "mse", output="y", devices=["cpu"]).close()
+        said = "lacks 1 parameters of its network, first fc.bias, so they aren't trained" in caplog.text
+        assert said == (rule == "RemoveOptionalBiasFromGemm")
 
 
 def test_constants_beside_initializers_are_no_parameters():

@@ -10,8 +10,12 @@ from .records import GraphRecord, Noted
 
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
-# torch/export/graph_signature.py and onnxscript/optimizer/_constant_folding.py of 2.13 and 0.7 write them
-_TARGET = re.compile(r"^\w+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
+REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
+CALL = "pkg.torch.onnx.fx_node"
+# torch/export/graph_signature.py, torch/onnx/_internal/exporter/_core.py, onnxscript/optimizer/_constant_folding.py and
+# onnxscript/rewriter/_rewrite_rule.py of 2.13 and 0.7 write them
+_TARGET = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
+_OPERAND = re.compile(r"%(\w+)")
 _OF_A_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")  # as in its state_dict
 _NAME = re.compile(r"'([^']*)'")
 
@@ -30,7 +34,7 @@ def texts_under(key: str, values: Iterable[Any]) -> dict[str, str]:
     return {value.name: text for value in described if (text := text_under(key, value))}
 
 
-def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], producer: str) -> Noted:
+def noted(graph: GraphRecord, proto: Any, producer: str) -> Noted:
     """What a file says of its stored tensors.
 
     PyTorch notes in a graph what is a parameter of its module, and of which values it computed an initializer. Of other
@@ -38,11 +42,11 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], produce
 
     Args:
         graph: the main one.
-        signature: its text of ``SIGNATURE``; "" where it has none.
-        folded: texts of ``FOLDED`` by the names of its values.
+        proto: its protobuf, with the notes.
         producer: what wrote the file.
     """
-    kinds = {target: kind for kind, target in _TARGET.findall(signature)}
+    found, folded = _TARGET.findall(text_under(SIGNATURE, proto)), texts_under(FOLDED, proto.value_info)
+    kinds = {target: kind for _, kind, target in found}
     learned = {target for target, kind in kinds.items() if kind == "PARAMETER"}
     buffers = set(kinds.keys() - learned)
     origins = {name: name for name in learned}
@@ -58,7 +62,24 @@ def noted(graph: GraphRecord, signature: str, folded: Mapping[str, str], produce
     if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
         buffers.update(_constants(graph))
     named = () if learned or producer != "pytorch" else _named(graph)
-    return Noted(frozenset(learned | computed), frozenset(buffers), frozenset(named), origins=origins)
+    stored = {*graph.initializers, *(origins[name] for name in computed & origins.keys())}
+    absent = _biases_left_out(proto, {name: target for name, _, target in found if target in learned - stored})
+    return Noted(frozenset(learned | computed), frozenset(buffers), frozenset(named), origins=origins, absent=absent)
+
+
+def _biases_left_out(proto: Any, absent: Mapping[str, str]) -> tuple[str, ...]:
+    """Biases that the module has and the file hasn't: onnxscript left them out, since they are zeros.
+
+    Args:
+        proto: the main graph.
+        absent: parameters that the file doesn't store by their names, by the names that calls have for them.
+    """
+    found: dict[str, None] = {}
+    for node in proto.node if absent else ():
+        if "RemoveOptionalBias" in text_under(REWRITTEN, node):
+            called = [absent[name] for name in _OPERAND.findall(text_under(CALL, node)) if name in absent]
+            found.update(dict.fromkeys(name for name in called if "bias" in name.rpartition(".")[2]))
+    return tuple(found)
 
 
 def _named(graph: GraphRecord) -> Iterator[str]:

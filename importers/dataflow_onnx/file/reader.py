@@ -25,7 +25,7 @@ from .functions import inlined
 from .inference_form import as_in_inference
 from .map_inputs import with_vocabularies
 from .node_order import sort_nodes
-from .noted import FOLDED, SIGNATURE, noted, text_under, texts_under
+from .noted import noted, text_under
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .scopes import NOTED
@@ -103,7 +103,7 @@ def _records(content: Content, path: str, inference: bool = False) -> ModelRecor
     folder, external = str(reader.external.folder), reader.external.used
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
     producer = proto.producer_name if isinstance(proto.producer_name, str) else ""
-    known = noted(graph, text_under(SIGNATURE, proto.graph), texts_under(FOLDED, proto.graph.value_info), producer)
+    known = noted(graph, proto.graph, producer)
     note = metadata.pop(trained_note.KEY, "")
     if note:
         roles, stopped = trained_note.roles_in(note)

@@ -143,6 +143,7 @@ class Noted:
         roles: what this project noted when it wrote the file.
         stopped: results of nodes behind which this project noted that gradients stop.
         origins: of those parameters, and of what was computed of one alone, that parameter's name in the module.
+        absent: parameters of the module that the exporter left out of the file.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -151,6 +152,7 @@ class Noted:
     roles: Roles = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class Source:
         repeated: the types that it has of tensors with a row for each sample, of which such a model stores one.
         partial: only some of its outputs were read.
         inference: nodes that it has in training mode were read, and are written, as those of inference mode.
+        absent: parameters of the exporter's module that it lacks, see ``Model.source``.
     """
 
     content: Content = field(repr=False)
@@ -230,3 +233,4 @@ class Source:
     repeated: dict[str, TensorType] = field(default_factory=dict, repr=False)
     partial: bool = False
     inference: bool = False
+    absent: tuple[str, ...] = ()
