@@ -94,7 +94,11 @@ def cast(name: str, type_: TensorType, given: Any) -> Any:
         raise InputError(
             f"input {name!r}: expected {type_}, got {given.dtype}; convert it with .astype(np.{type_.dtype})"
         )
-    found = given.astype(wanted)
+    with np.errstate(over="ignore"):
+        found = given.astype(wanted)
+    if wanted.kind == "f" and np.isinf(found).any() and (beyond := np.isinf(found) & np.isfinite(given)).any():
+        wrong = given[beyond].flat[0]
+        raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")
     if wanted.kind in "iu" and given.dtype.kind in "iu" and not np.array_equal(found, given):
         wrong = int(given[found != given].flat[0])
         raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")

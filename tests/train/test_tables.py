@@ -244,6 +244,7 @@ def test_several_inputs_are_columns_or_said_by_name(tmp_path: Path) -> None:
         ("a,b,c,d,labels\n1,2,3,4,0\n1,2,3\n", "line 3 has 3 cells; the header has 5"),
         ("a,b,c,d,labels\n1,2,3,4,0\n1,2,,4,0\n", "line 3, column 'c': a number is missing"),
         ("a,b,c,d,labels\n1,2,3,4,0\n1,2,inf,4,0\n", "line 3, column 'c': a number is infinite"),
+        ("a,b,c,d,labels\n1,2,3,4,0\n1,2,1e300,4,0\n", "line 3, column 'c': a number is beyond what float32 holds"),
         ("a,b,c,d,labels\n1,2,3,4,0\n1,2,3,4,\n", "line 3, column 'labels': the label is missing"),
         ("a,b,c,d,y\n1,2,3,4,0\n", "there is no column 'labels'; there are 'a', 'b', 'c', 'd', 'y'"),
         ("a,b,c,labels\n1,2,3,0\n", "wants 4 numbers per sample, and 'a', 'b', 'c' have 3"),
@@ -254,6 +255,18 @@ def test_several_inputs_are_columns_or_said_by_name(tmp_path: Path) -> None:
 def test_bad_csv_says_where(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(df.InputError, match=r"iris\.csv.*" + says):
         arrays(df.Dataset(csv_file(tmp_path, text)))
+
+
+def test_whole_numbers_that_the_input_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """A cast would give other numbers, 2^32 + 5 that of row 5."""
+    path = csv_file(tmp_path, f"id,labels\n7,0\n{2**32 + 5},1\n")
+    wanted = Request({"id": df.TensorType(df.int32, ("n",))}, ("labels",))
+    with pytest.raises(df.InputError, match="line 3, column 'id': a number is beyond what int32 holds"):
+        arrays(df.Dataset(path), wanted)
+    assert arrays(df.Dataset(path), Request({"id": df.TensorType(df.int64, ("n",))}, ("labels",)))["id"].tolist() == [
+        7,
+        2**32 + 5,
+    ]
 
 
 def test_a_column_of_mixed_types_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -538,6 +538,16 @@ def test_integers_beyond_the_input_s_are_refused() -> None:
         trainer.step({"ids": np.array([3, 4]), "labels": np.array([0, 1])})
 
 
+def test_floats_that_would_become_infinite_are_refused(linear: ModuleType) -> None:
+    x = np.ones(linear.data()["x"].shape)
+    x[1, 0] = -1e300
+    with df.Trainer(linear.model(), "mse", devices=["cpu"]) as trainer:
+        with pytest.raises(df.InputError, match=r"input 'x': -1e\+300 is beyond the numbers of float32"):
+            trainer.step({**linear.data(), "x": x})
+        x[1, 0] = np.inf  # which is what it says
+        assert not np.isfinite(trainer.evaluate({**linear.data(), "x": x})["loss"])
+
+
 def test_options_that_do_nothing_say_so(linear: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
     df.Trainer(linear.model(), batch_norm="update", devices=["cpu"]).close()
     assert "the model has no batch norm with stored statistics" in caplog.text

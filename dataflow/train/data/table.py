@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...host import checks
-from ...ir.types import Array, TensorType
+from ...ir.types import Array, DType, TensorType
 from .arrays import NONE, ArraySource
 from .batch import Draw, Request
 from .columns import Columns, listed
@@ -231,6 +231,10 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
         if dtype.kind in "iu" and block.dtype.kind == "f" and not (block == np.floor(block)).all():
             bad = int(np.argwhere(block != np.floor(block))[0][0])
             raise columns.refused(name, rows[bad], f"{block[bad]} is no whole number, and the input {key!r} is {dtype}")
+        if (outside := _outside(block, type_.dtype)) is not None:
+            raise columns.refused(
+                name, rows[outside], f"a number is beyond what {dtype} holds, as which {key!r} is read"
+            )
     found = (
         blocks[0]
         if len(blocks) == 1
@@ -249,6 +253,19 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
             )
         found = found.reshape(len(found), *sizes)
     return found.astype(dtype)
+
+
+def _outside(block: Array, dtype: DType) -> int | None:
+    """The first row with a finite number that is none as ``dtype``, which would become infinite or another one."""
+    if not block.size or block.dtype == bool or dtype.kind not in "fiu":
+        return None
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype.numpy)
+        wrong = (block < limits.min) | (block > limits.max)
+    else:
+        with np.errstate(over="ignore"):
+            wrong = np.isfinite(block) & ~np.isfinite(block.astype(dtype.numpy).astype(np.float64))
+    return int(np.argwhere(wrong)[0][0]) if wrong.any() else None
 
 
 def _scattered(array: Array, rows: Array, count: int) -> Array:
