@@ -176,7 +176,7 @@ def test_an_order_of_scores_has_no_area_for_labels_that_are_numbers(metric) -> N
         df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])
 
 
-def test_a_tuple_of_arrays_is_told_to_be_a_dict() -> None:
+def test_a_tuple_of_arrays_should_be_a_dict() -> None:
     arrays = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
     with pytest.raises(df.InputError, match=r"arrays of all samples are a dict, \{'x': X, 'labels': y\}"):
         next(df.Dataset(arrays).batches(2))

@@ -257,7 +257,7 @@ def test_bad_csv_says_where(tmp_path: Path, text: str, says: str) -> None:
         arrays(df.Dataset(csv_file(tmp_path, text)))
 
 
-def test_whole_numbers_that_the_input_cannot_hold_are_refused(tmp_path: Path) -> None:
+def test_integers_that_the_input_cannot_hold_are_refused(tmp_path: Path) -> None:
     """A cast would give other numbers, 2^32 + 5 that of row 5."""
     path = csv_file(tmp_path, f"id,labels\n7,0\n{2**32 + 5},1\n")
     wanted = Request({"id": df.TensorType(df.int32, ("n",))}, ("labels",))
