@@ -210,6 +210,22 @@ def test_finetune_writes_a_model_that_is_better(run: Any, model: Path, data: Pat
     assert lines[-2]["val_loss"] == pytest.approx(found["figures"]["val_loss"])
 
 
+def test_figures_of_a_run_that_ended_early_are_of_the_model_that_is_written(
+    run: Any, model: Path, data: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "tuned.mlp"
+    options = ("--optimizer", "sgd", "--lr", 0.5, "--patience", 2, "--epochs", 40, "--batch-size", 8)
+    result = run("finetune", model, "--data", data, "--val", data, *options, "--json", "-o", target)
+    assert result.code == 0, result.err
+    figures, epochs = result.json["figures"], result.json["epochs"]
+    assert epochs < 40
+    assert figures["epoch"] == epochs - 2
+    assert f"the weights are those of epoch {epochs - 2}, the best" in result.err
+    with np.load(data) as file:
+        x, y = file["x"], file["labels"]
+    assert figures["val_loss"] == pytest.approx(-np.log(reference(target, x)[np.arange(len(y)), y]).mean(), rel=1e-4)
+
+
 def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     with np.load(data) as file:
         np.savez(tmp_path / "renamed.npz", x=file["x"], y=file["labels"], row=np.arange(120))

@@ -73,7 +73,7 @@ class Options:
 
 
 def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any] | None:
-    """The figures of the last epoch; the trained model has been given to ``write``.
+    """The figures of the epoch whose weights are written, the last or the best; ``write`` got the trained model.
 
     Where mpirun began several processes, they train together, and the one of rank 0 writes; None in the others.
 
@@ -129,7 +129,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         "steps": trainer.steps,
         "trained": list(trainer.trainable),
         "classes": {key: list(names) for key, names in trainer.classes.items()},
-        "figures": {name: column[-1] for name, column in history.epochs.items() if column},
+        "figures": {name: column[history.kept] for name, column in history.epochs.items() if column},
     }
 
 

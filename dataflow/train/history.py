@@ -23,11 +23,14 @@ class History(Mapping[str, list[float]]):
     Attributes:
         epochs: dict of lists, one number per epoch; nan where a figure is not known.
         steps: dict of lists, one number per optimizer step.
+        kept: the position of the epoch whose weights the model has: the last, or the best where an early stop
+            restored it.
     """
 
     def __init__(self) -> None:
         self.epochs: dict[str, list[float]] = {}
         self.steps: dict[str, list[float]] = {}
+        self.kept = -1
 
     def __getitem__(self, name: str) -> list[float]:
         return self.epochs[name]

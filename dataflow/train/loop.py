@@ -275,6 +275,11 @@ class Fit:
             state |= {name.removeprefix(BEST): array for name, array in self.best_state.items()}
             with InterruptsHeld():
                 self.trainer.programs.load_state(state)
+            self.history.kept = -1 - self.waited
+            if self.waited:
+                _log.info(
+                    "the weights are those of epoch %d, the best", self.history.epochs["epoch"][self.history.kept]
+                )
         self._tell("end", self.mark.epoch, {})
 
     def _tell(self, kind: Literal["step", "epoch", "end"], epoch: int, metrics: Mapping[str, float]) -> None:
