@@ -156,11 +156,15 @@ class Model(Editable):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Stored tensors that could be trained or updated: not constants of one element, no name or no floats."""
+        """Stored tensors that could be trained or updated: not constants that are no floats or have one element.
+
+        Nor those of a file's model that nobody named, which a converter made: the file doesn't have them as tensors.
+        """
         found = {}
         for value, data in self.graph.initializers.items():
-            named = not data.literal and value.type.dtype.is_float and value.type.elements > 1
-            if data.role != "constant" or named:
+            stored = not data.literal or self.source is None
+            floats = value.type.dtype.is_float and value.type.elements > 1
+            if data.role != "constant" or (stored and floats):
                 found[value.name] = Parameter(self, value, self.aliases.get(value.name, ()))
         return MappingProxyType(Named("parameter", found))
 

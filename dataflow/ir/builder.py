@@ -78,7 +78,7 @@ class GraphBuilder:
         return self.initializer(self.scoped(name), array, role="parameter", trainable=trainable)
 
     def constant(self, array: Any, name: str = "constant") -> Value:
-        """A stored tensor that isn't trained; without a name of its own it is no parameter of a model."""
+        """A stored tensor that isn't trained; one without a name of its own is a literal, see ``Initializer``."""
         literal = name == "constant"
         return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False, literal=literal)
 

@@ -122,7 +122,7 @@ class Initializer:
             ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
         origin: the parameter of an exporter's module that it is, or was computed of, where the file says so: tensors of
             two are no copies of one, though they begin alike.
-        literal: a number of the graph itself, that nobody named: no parameter of a model.
+        literal: a constant that nobody named: no parameter of a file's model, see ``Model.parameters``.
     """
 
     array: Array
