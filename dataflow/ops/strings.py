@@ -122,8 +122,8 @@ string_tokens: Op = Op(
 
 
 def _murmur_infer(x: TensorType, *, seed: int) -> TensorType:
-    bits = x.dtype.bits
-    need(x.dtype == string or (bits > 0 and bits % 8 == 0), f"murmur_hash: x is {x}; expected strings, or bytes")
+    taken = x.dtype == string or x.dtype.bits in (32, 64)
+    need(taken, f"murmur_hash: x is {x}; expected strings, or numbers of 32 or 64 bits")
     need(0 <= seed < 1 << 32, f"murmur_hash: seed is {seed}; expected 0 to {(1 << 32) - 1}")
     return TensorType(uint32, x.shape)
 

@@ -33,14 +33,14 @@ class Ranking:
         """Keeps a batch: 4 bytes per class and label, 8 per label.
 
         Raises:
-            InputError: labels of columns are neither yes nor no.
+            InputError: labels of columns are neither yes nor no, nor shares between.
         """
         if labels.ndim == 2:
-            others = labels[~np.isin(labels, (-1.0, 0.0, 1.0)) & ~np.isnan(labels)]
+            others = labels[(labels != -1) & ((labels < 0) | (labels > 1))]
             if others.size:
                 raise InputError(
-                    f"metric {self.name!r}: a label is {others[0]:g}; expected 0 or 1 (-1 or 1): an order of scores is "
-                    "compared with yes and no; name metrics of numbers instead, e.g. metrics=['mae', 'r2']"
+                    f"metric {self.name!r}: a label is {others[0]:g}; expected 0 to 1 (-1 or 1): an order of scores is "
+                    "compared with yes, above a half, and no; name metrics of numbers instead, e.g. metrics=['mae', 'r2']"
                 )
         self.held.append((logits.copy(), labels.copy()))
 
