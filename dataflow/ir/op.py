@@ -55,7 +55,7 @@ Decompose = Callable[..., Value | Sequence[Value]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a view's elements lie in its source: strides in elements, the offset too."""
+    """Where a view's elements lie in its source: the offset in elements of the source, strides in those of the view."""
 
     offset: int
     strides: tuple[int, ...]

@@ -73,8 +73,8 @@ Layout = tuple[tuple[Any, ...], tuple[Any, ...], int]
 def outside(source: Layout, view: Layout, offset: Any) -> tuple[int, int, int, int] | None:
     """Of a view with elements that its source hasn't, the first and last one, and those of the source; else None.
 
-    ``offset`` is the view's first element, in elements of the source. Traced sizes are what they are now; where a size
-    is only named nothing is said.
+    All in elements of the source, as ``offset`` is, where the view begins; its strides are in elements of its own.
+    Traced sizes are what they are now; where a size is only named nothing is said.
     """
     find = _outside if active() is None else _outside.__wrapped__
     return find(source, view, offset)
@@ -86,9 +86,9 @@ def _outside(source: Layout, view: Layout, offset: Any) -> tuple[int, int, int, 
     if begin is None or seen is None or there is None or not seen:
         return None
     low, high = there or (0, -1)
-    first, last = begin + seen[0], begin + seen[1]
-    inside = low <= first and last * source[2] + view[2] <= (high + 1) * source[2]
-    return None if inside else (first, last, low, high)
+    size, own = source[2], view[2]
+    first, last = (begin * size + seen[0] * own) // size, (begin * size + (seen[1] + 1) * own - 1) // size
+    return None if low <= first and last <= high else (first, last, low, high)
 
 
 def _reach(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, int] | tuple[()] | None:

@@ -152,6 +152,29 @@ def test_a_view_outside_of_its_operand_would_be_of_other_values(view, text, rows
 
 
 @pytest.mark.parametrize("rows", [4, "n"])
+def test_a_view_of_elements_of_another_size_has_strides_of_its_own(rows):
+    """Halves of float64, and what lies behind pairs of float32."""
+
+    def halves(node, strides):
+        return View(0, (*(2 * stride for stride in strides), 1))
+
+    def pairs(node, strides):
+        return View(0, (strides[0],))  # of pairs: twice as far
+
+    x = np.arange(8, dtype=np.float64).reshape(4, 2)
+    op = Op("mine", ("x",), lambda x: df.TensorType(df.float32, (*x.shape, 2)), view=halves)
+    g = df.GraphBuilder()
+    g.output("y", df.ops.neg(op(g.input("x", df.float64, (rows, 2)))))
+    registry = load([plugin(dataflow_ops=lambda: [op])])
+    found = df.Session(df.Model(g.build()), registry=registry).run(x)["y"]
+    np.testing.assert_array_equal(found, -x.view(np.float32).reshape(4, 2, 2))
+    op = Op("mine", ("x",), lambda x: df.TensorType(df.float64, x.shape[:1]), view=pairs)
+    model = model_of(lambda x: df.ops.neg(op(df.ops.exp(x))), (rows, 2))
+    with pytest.raises(PluginError, match="elements 0 to 13 of its operand, whose elements lie from 0 to 7"):
+        df.Session(model, registry=load([plugin(dataflow_ops=lambda: [op])])).run(x.astype(np.float32))
+
+
+@pytest.mark.parametrize("rows", [4, "n"])
 def test_a_view_backwards_and_of_a_view_is_within(rows):
     def reversed_rows(node, strides):
         return View((node.inputs[0].type.shape[0] - 1) * strides[0], (-strides[0], *strides[1:]))
