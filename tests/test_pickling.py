@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow.ir import pickled_ops
@@ -182,3 +184,15 @@ def test_a_session_says_what_to_send():
     for use in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(df.InputError, match=r"a Session can't be pickled or copied.*send its model, session.model"):
             use(session)
+
+
+def test_numbers_that_a_converter_stores_are_no_parameters_of_a_pickle_either(tmp_path):
+    scaled = helper.make_node("Scaler", ["x"], ["h"], domain="ai.onnx.ml", offset=[1.0, 2.0], scale=[0.5, 3.0])
+    weight = numpy_helper.from_array(RANDOM.standard_normal((2, 3)).astype(np.float32), "w")
+    types = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 2), ("y", 3))]
+    nodes = [scaled, helper.make_node("MatMul", ["h", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "scaled", types[:1], types[1:], [weight])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "scaled.onnx")
+    model = df.load(str(tmp_path / "scaled.onnx"))
+    assert list(model.parameters) == list(again(model).parameters) == ["w"]

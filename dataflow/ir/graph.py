@@ -133,7 +133,7 @@ class Initializer:
     literal: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stored, (self.array, self.role, self.trainable, self.factor, self.origin)
+        return _stored, (self.array, self.role, self.trainable, self.factor, self.origin, self.literal)
 
 
 def _stored(array: Array, *others: Any) -> Initializer:
