@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from ..errors import InputError
@@ -13,6 +14,7 @@ from ..host.numbers import integer
 from .changing import Changing
 from .metrics import METRICS
 from .metrics.metric import mode_of
+from .schedules.plateau import Plateau
 
 _Rule = TypeVar("_Rule")
 
@@ -92,7 +94,7 @@ class EarlyStop:
 
 
 def directed(rule: _Rule, modes: Mapping[str, Literal["min", "max"] | None], what: str) -> _Rule:
-    """What watches a figure, as EarlyStop and Plateau do, with a ``mode`` where it has None.
+    """An EarlyStop or a Plateau with a ``mode`` where it has None.
 
     Args:
         rule: anything else is returned as it is.
@@ -103,9 +105,9 @@ def directed(rule: _Rule, modes: Mapping[str, Literal["min", "max"] | None], wha
     Raises:
         InputError: the metric doesn't say.
     """
-    monitor: Any = getattr(rule, "monitor", None)
-    if not isinstance(monitor, str) or getattr(rule, "mode", "given") is not None:
+    if not isinstance(rule, (EarlyStop, Plateau)) or rule.mode is not None:
         return rule
+    monitor = rule.monitor
     name = monitor if monitor in modes else monitor.removeprefix("val_")
     kind = "top5" if name.startswith("top") else name
     found = modes[name] if name in modes else mode_of(METRICS[kind]) if kind in METRICS else "min"
@@ -114,4 +116,6 @@ def directed(rule: _Rule, modes: Mapping[str, Literal["min", "max"] | None], wha
             f"{what}: the metric {name!r} doesn't say whether less or more of it is better; give {what}(mode='min') or "
             "'max', or the metric an attribute mode of one of these"
         )
-    return replace(rule, mode=found)  # type: ignore[type-var]
+    twin = copy.copy(rule)  # of a class of one's own too, whatever it is made with
+    object.__setattr__(twin, "mode", found)
+    return twin

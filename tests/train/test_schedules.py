@@ -274,3 +274,22 @@ def test_of_losses_and_errors_less_is_better() -> None:
         with df.Trainer(classifier(), "mse", optimizer, metrics=["mae", "rmse"], devices=["cpu"]) as trainer:
             history = trainer.fit(data, data, epochs=6, batch_size=90, early_stop=rule, progress=False)
         assert len(history[figure]) == 6
+
+
+def test_rules_of_ones_own_need_no_settings_of_ours() -> None:
+    """A rule that derives from ours and is made in another way, and a schedule that is none of ours."""
+
+    class Patient(df.EarlyStop):
+        def __init__(self) -> None:
+            super().__init__("val_f1", patience=2)
+
+    class Constant:
+        monitor, mode = "val_loss", None
+
+        def __call__(self, step: int) -> float:
+            return 1.0
+
+    data, optimizer = labelled(), df.optim.SGD(lr=2.0, schedule=Constant())
+    with df.Trainer(classifier(), "cross_entropy", optimizer, metrics=["f1"], devices=["cpu"]) as trainer:
+        history = trainer.fit(data, data, epochs=8, batch_size=90, early_stop=Patient(), progress=False)
+        assert trainer.evaluate(data)["f1"] == pytest.approx(max(history["val_f1"]), rel=1e-6)
