@@ -96,8 +96,8 @@ def cast(name: str, type_: TensorType, given: Any) -> Any:
         )
     with np.errstate(over="ignore"):
         found = given.astype(wanted)
-    if wanted.kind == "f" and np.isinf(found).any() and (beyond := np.isinf(found) & np.isfinite(given)).any():
-        wrong = given[beyond].flat[0]
+    if type_.dtype.is_float and not (finite := np.isfinite(found)).all() and np.isfinite(given[~finite]).any():
+        wrong = given[~finite & np.isfinite(given)].flat[0]
         raise InputError(f"input {name!r}: {wrong} is beyond the numbers of {type_.dtype}; expected {type_}")
     if wanted.kind in "iu" and given.dtype.kind in "iu" and not np.array_equal(found, given):
         wrong = int(given[found != given].flat[0])

@@ -258,15 +258,13 @@ def test_bad_csv_says_where(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_integers_that_the_input_cannot_hold_are_refused(tmp_path: Path) -> None:
-    """A cast would give other numbers, 2^32 + 5 that of row 5."""
-    path = csv_file(tmp_path, f"id,labels\n7,0\n{2**32 + 5},1\n")
-    wanted = Request({"id": df.TensorType(df.int32, ("n",))}, ("labels",))
-    with pytest.raises(df.InputError, match="line 3, column 'id': a number is beyond what int32 holds"):
-        arrays(df.Dataset(path), wanted)
-    assert arrays(df.Dataset(path), Request({"id": df.TensorType(df.int64, ("n",))}, ("labels",)))["id"].tolist() == [
-        7,
-        2**32 + 5,
-    ]
+    """A cast would give other numbers, 2^32 + 5 that of row 5 and 2^63 the least one."""
+    for dtype, number in ((df.int32, 2**32 + 5), (df.int64, 2**63)):
+        wanted = Request({"id": df.TensorType(dtype, ("n",))}, ("labels",))
+        with pytest.raises(df.InputError, match=f"line 3, column 'id': a number is beyond what {dtype} holds"):
+            arrays(df.Dataset(csv_file(tmp_path, f"id,labels\n7,0\n{number},1\n")), wanted)
+    found = arrays(df.Dataset(csv_file(tmp_path, f"id,labels\n7,0\n{2**32 + 5},1\n")), wanted)
+    assert found["id"].tolist() == [7, 2**32 + 5]
 
 
 def test_a_column_of_mixed_types_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -538,12 +538,14 @@ def test_integers_beyond_the_input_s_are_refused() -> None:
         trainer.step({"ids": np.array([3, 4]), "labels": np.array([0, 1])})
 
 
-def test_floats_that_would_become_infinite_are_refused() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_floats_that_would_become_infinite_are_refused(dtype: str) -> None:
     g = df.GraphBuilder("net")
-    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 2)), g.parameter("w", np.ones((2, 1), np.float32))))
+    x = df.ops.cast(g.input("x", df.plugin.dtype(dtype), ("n", 2)), to=df.float32)
+    g.output("y", df.ops.matmul(x, g.parameter("w", np.ones((2, 1), np.float32))))
     batch = {"x": np.array([[1, 2], [-1e300, 3]]), "labels": np.ones((2, 1), np.float32)}
     with df.Trainer(df.Model(g.build()), "mse", devices=["cpu"]) as trainer:
-        with pytest.raises(df.InputError, match=r"input 'x': -1e\+300 is beyond the numbers of float32"):
+        with pytest.raises(df.InputError, match=rf"input 'x': -1e\+300 is beyond the numbers of {dtype};"):
             trainer.step(batch)
         batch["x"][1, 0] = np.inf  # which is what it says
         assert not np.isfinite(trainer.evaluate(batch)["loss"])

@@ -261,7 +261,8 @@ def _outside(block: Array, dtype: DType) -> int | None:
         return None
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.numpy)
-        wrong = (block < limits.min) | (block > limits.max)
+        above = block > limits.max if block.dtype.kind in "iu" else block >= float(limits.max) + 1  # of int64 inexact
+        wrong = (block < limits.min) | above
     else:
         with np.errstate(over="ignore"):
             wrong = np.isfinite(block) & ~np.isfinite(block.astype(dtype.numpy).astype(np.float64))
