@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -141,13 +142,13 @@ def deferred_graph(
             graph = guessing.finish() if guessing.builder.outputs() else None
             return Listed(graph, guessing.lengths), bool(guessing.guessed)
         except DataflowError as error:
-            refused.add(str(error))
+            refused.add(_of_any_size(error))
             return None, bool(guessing.guessed)
 
     refused: set[str] = set()
     declared = {name: form for name, form in record.graph.forms.items() if name in inputs or name in outputs}
     examples = [] if any(name in declared for name in inputs) else list(_examples(inputs, make, specialize))
-    if not examples and (needs_example or (isinstance(why, Unsized) and refused == {str(why)})):
+    if not examples and (needs_example or (isinstance(why, Unsized) and refused == {_of_any_size(why)})):
         raise why  # of no sizes, or whatever they are
     example = next((found for found, guessed in examples if not guessed), None)
     builder = GraphBuilder(record.graph.name or "onnx")
@@ -179,6 +180,11 @@ def deferred_graph(
         assert value is not None
         builder.output(name, value)
     return builder.finish()
+
+
+def _of_any_size(error: DataflowError) -> str:
+    """What an error says, without the sizes of its types and numbers."""
+    return re.sub(r"\[[^][]*\]|\d+", "", str(error))
 
 
 def _examples(inputs: Mapping[str, TensorType], make: _Make, specialize: Anew) -> Iterator[tuple[Listed, bool]]:

@@ -113,3 +113,36 @@ def test_sizes_that_do_not_fit_are_refused_when_inputs_come():
     proto, feeds = model("Conv", [f(1, 4, 6), f(6, 3, 3)], {})
     text = refusal(df.DataflowError, df.Session(load_bytes(proto.SerializeToString())).run, feeds)
     assert "Conv 'y'" in text
+
+
+WRONG = {
+    "an order of three axes": (
+        "Transpose",
+        [("x", TensorProto.FLOAT, "NM")],
+        {"perm": [0, 1, 2]},
+        "is no order of the 2",
+    ),
+    "two dtypes": ("Add", [("x", TensorProto.FLOAT, "NM"), ("z", TensorProto.INT64, "NM")], {}, "one dtype with cast"),
+    "two ranks": (
+        "Concat",
+        [("x", TensorProto.FLOAT, "NM"), ("z", TensorProto.FLOAT, "N")],
+        {"axis": 0},
+        "does not fit",
+    ),
+    "text": ("MatMul", [("x", TensorProto.FLOAT, "NM"), ("z", TensorProto.STRING, "MK")], {}, "expected numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_nodes_that_fit_no_sizes_are_refused_when_the_file_is_read(case):
+    """As onnxruntime does."""
+    op, operands, attributes, says = WRONG[case]
+    inputs = [helper.make_tensor_value_info(name, kind, list(sizes)) for name, kind, sizes in operands]
+    node = helper.make_node(op, [name for name, *_ in operands], ["y"], "wrong", **attributes)
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node], "wrong", inputs, outputs)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with pytest.raises(df.ModelError, match=rf"{op} 'wrong'.*{says}"):
+        load_bytes(data)
+    with pytest.raises(Exception, match=r"(?i)type|shape|perm|rank"):
+        onnxruntime.InferenceSession(data)
