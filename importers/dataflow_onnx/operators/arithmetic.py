@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import float64, ops
+from dataflow import float16, float64, ops
 
 from ..converters import Collector
 from ..emit import number
@@ -83,8 +83,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 @operator("Clip")
 def Clip_6(c: Importer, x: T, *, min: float | None = None, max: float | None = None) -> Any:
     value = c.value(x)
-    given = (-_LARGEST if min is None else min, _LARGEST if max is None else max)
-    return ops.clip(value, *(number(c.builder, bound, value.type.dtype) for bound in given))
+    dtype = value.type.dtype
+    low, high = -_LARGEST if min is None else min, _LARGEST if max is None else max
+    far = np.inf if dtype != float16 else float(np.finfo(np.float16).max)  # a bound beyond is infinite, and none
+    bounds = (None if low < -far else low, None if high > far else high)
+    return ops.clip(value, *(None if bound is None else number(c.builder, bound, dtype) for bound in bounds))
 
 
 @operator("Clip", 11)
