@@ -131,7 +131,7 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":  # for import *, which asks for it
         here = [key for key, one in globals().items() if str(getattr(one, "__module__", "")).startswith("dataflow")]
         return [
-            *(key for key in here if key[0] != "_" and key not in ("answer", "install_operators")),
+            *(key for key in here if key[0] != "_" and key not in _INTERNAL),
             *_MODULES,
             *_NAMES,
         ]

@@ -17,7 +17,7 @@ _ALIKE = (
     ("keepdims", "keepdim", "keep_dims"),
     ("epsilon", "eps"),
     ("lr", "learning_rate"),
-    ("betas", "beta"),
+    ("betas", "beta", "momentum"),
     ("weight_decay", "decay", "wd"),
     ("strides", "stride"),
     ("pads", "pad", "padding"),
@@ -38,9 +38,8 @@ _ALIKE = (
     ("validation", "val_data", "validation_data", "eval_dataset"),
     ("val_split", "validation_split"),
     ("loss", "criterion", "loss_fn"),
-    # what another argument holds
-    ("optimizer", "lr", "learning_rate", "momentum", "weight_decay"),
 )
+_WITHIN = {"optimizer": ("lr", "learning_rate", "momentum", "weight_decay")}  # what another argument holds
 
 
 class UnknownKeyword(InputError, TypeError):
@@ -53,6 +52,7 @@ def meant(given: str, known: Iterable[str]) -> str:
 
     names = list(known)
     alike = [name for group in _ALIKE if given in group for name in group if name in names]
+    alike += [name for name, held in _WITHIN.items() if given in held and name in names]
     near = alike[:1] or difflib.get_close_matches(given, names, 1)
     return f"; use {near[0]}= for {given}=" if near else ""
 

@@ -42,6 +42,8 @@ def model():
         (lambda g, x: optim.AdamW(eps=1e-6), "eps", "epsilon"),
         (lambda g, x: optim.AdamW(learning_rate=1e-3), "learning_rate", "lr"),
         (lambda g, x: optim.SGD(lr=0.1, momentun=0.9), "momentun", "momentum"),
+        (lambda g, x: optim.AdamW(momentum=0.9), "momentum", "betas"),
+        (lambda g, x: df.Trainer(model(), momentum=0.9), "momentum", "optimizer"),
         (lambda g, x: df.Session(model(), device="cpu"), "device", "devices"),
         (lambda g, x: df.Trainer(model(), lr=0.1), "lr", "optimizer"),
         (lambda g, x: df.Trainer(model(), criterion="mse"), "criterion", "loss"),
@@ -82,3 +84,9 @@ def test_functions_and_classes_keep_names_signatures_and_copies():
     assert pickle.loads(pickle.dumps(rule)) == copy.deepcopy(rule) == rule
     assert pickle.loads(pickle.dumps(df.load)) is df.load and pickle.loads(pickle.dumps(nn.linear)) is nn.linear
     assert isinstance(rule, optim.AdamW) and df.Session is type(df.Session(model(), ["cpu"]))
+
+
+def test_all_names_are_those_that_users_read():
+    taken: dict[str, object] = {}
+    exec("from dataflow import *", taken)
+    assert not {"answer", "install_operators", "install_ops"} & taken.keys()
