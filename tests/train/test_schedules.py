@@ -277,7 +277,7 @@ def test_of_losses_and_errors_less_is_better() -> None:
 
 
 def test_rules_of_ones_own_need_no_settings_of_ours() -> None:
-    """A rule that derives from ours and is made in another way, and a schedule that is none of ours."""
+    """A rule that derives from ours and takes other arguments, and a schedule that is none of ours."""
 
     class Patient(df.EarlyStop):
         def __init__(self) -> None:
