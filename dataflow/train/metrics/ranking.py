@@ -40,7 +40,7 @@ class Ranking:
             if others.size:
                 raise InputError(
                     f"metric {self.name!r}: a label is {others[0]:g}; expected 0 to 1 (-1 or 1): an order of scores is "
-                    "compared with yes, above a half, and no; name metrics of numbers instead, e.g. metrics=['mae', 'r2']"
+                    "compared with yes, above a half, and no; name metrics of numbers, e.g. metrics=['mae', 'r2']"
                 )
         self.held.append((logits.copy(), labels.copy()))
 
