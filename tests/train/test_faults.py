@@ -171,8 +171,10 @@ def test_an_order_of_scores_has_no_area_for_labels_that_are_numbers(metric) -> N
     data = {"x": np.arange(4, dtype=np.float32)[:, None], "labels": np.array([[0.0], [1], [0], [1]], np.float32)}
     found = df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])[metric]
     assert found == pytest.approx({"roc_auc": 3 / 4, "pr_auc": (1 + 2 / 3) / 2}[metric])
-    data["labels"][2] = 0.7
-    with pytest.raises(df.InputError, match=rf"metric '{metric}': a label is 0\.7; expected 0 or 1"):
+    data["labels"][2] = 0.7  # a share, as of smoothed labels: yes above a half, as for accuracy
+    assert df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])[metric] == pytest.approx(1)
+    data["labels"][2] = 1.7
+    with pytest.raises(df.InputError, match=rf"metric '{metric}': a label is 1\.7; expected 0 to 1"):
         df.evaluate(df.Model(g.build()), data, "mse", [metric], devices=["cpu"])
 
 
