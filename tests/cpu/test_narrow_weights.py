@@ -16,6 +16,18 @@ def weights(random, shape, most):
     return (np.where(odd, most // 2, most - most // 2) * random.choice([-1, 1], shape)).astype(np.int8)
 
 
+def few_large(random, shape, filters):
+    """Of one sign along all but the axis ``filters``; four products fit 16 bits with most, and not with some.
+
+    128 * 255 fits, so that four of 32 do, and 33 by three of 32 is one too many.
+    """
+    sizes = random.choice([0, 1, 32], shape)
+    rare = random.random(shape) < 0.02
+    sizes = np.where(rare, random.choice([33, 40, 63], shape), sizes)
+    signs = np.expand_dims(random.choice([-1, 1], shape[filters]), [i for i in range(len(shape)) if i != filters])
+    return (sizes * signs).astype(np.int8)
+
+
 def inputs(random, shape):
     """Bytes, most of them the largest."""
     return random.choice(np.array([0, 1, 254, 255, 255, 255], np.uint8), shape)
@@ -50,12 +62,38 @@ def test_matrices(most, k, columns):
         np.testing.assert_array_equal(found, x.astype(np.int64) @ w.astype(np.int64))
 
 
+@pytest.mark.parametrize(("k", "columns"), [(4, 1), (8, 16), (37, 7), (64, 40), (301, 23), (512, 49)])
+def test_matrices_of_few_large_weights(k, columns):
+    """Products of four weights are added in 16 bits where they fit."""
+    random = np.random.default_rng(k)
+    for w in (
+        few_large(random, (k, columns), 1),
+        np.full((k, columns), 32, np.int8),
+        np.full((k, columns), 33, np.int8),
+    ):
+        for x in (np.full((7, k), 255, np.uint8), inputs(random, (40, k))):
+            found = result(df.ops.matmul_integer, x, w)
+            np.testing.assert_array_equal(found, x.astype(np.int64) @ w.astype(np.int64))
+
+
+@pytest.mark.parametrize(("channels", "filters", "groups"), [(3, 5, 1), (16, 32, 1), (8, 4, 2), (24, 20, 1)])
+def test_convolutions_of_few_large_weights(channels, filters, groups):
+    random = np.random.default_rng(channels)
+    w = few_large(random, (filters, channels // groups, 3, 3), 0)
+    convolve(np.full((2, channels, 5, 9), 255, np.uint8), w, groups)
+    convolve(inputs(random, (2, channels, 5, 9)), w, groups)
+
+
 @pytest.mark.parametrize("most", LIMITS)
 @pytest.mark.parametrize(("channels", "filters", "groups"), [(3, 5, 1), (16, 32, 1), (8, 4, 2), (35, 35, 35)])
 def test_convolutions(most, channels, filters, groups):
     random = np.random.default_rng(channels)
     w = weights(random, (filters, channels // groups, 3, 3), most)
-    x = inputs(random, (2, channels, 5, 9))
+    convolve(inputs(random, (2, channels, 5, 9)), w, groups)
+
+
+def convolve(x, w, groups):
+    """Compares sums, and steps of both layouts, with those of integers."""
     how = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": groups}
     exact = windows(x, w, groups)
     np.testing.assert_array_equal(result(lambda x, w: df.ops.conv_integer(x, w, **how), x, w), exact)

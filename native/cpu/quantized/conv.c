@@ -46,8 +46,14 @@ static int64_t group_bytes(const plan *w) {
   return df_round_up(w->conv.filters, w->height) * w->steps * DF_BYTE_STEP;
 }
 
+/* Panels of all groups. */
+static int64_t weight_panels(const plan *w) {
+  return w->conv.groups * df_divide_up(w->conv.filters, w->height);
+}
+
 static int64_t weight_bytes(const plan *w) {
-  return sum_bytes(&w->conv) + df_round_up(w->conv.groups * group_bytes(w), 64);
+  return sum_bytes(&w->conv) + df_round_up(w->conv.groups * group_bytes(w), 64) +
+         df_byte_flag_bytes(weight_panels(w), w->steps);
 }
 
 static plan make_plan(const df_byte_images *images, int32_t threads) {
@@ -93,7 +99,8 @@ static void pack_weights(const plan *w, const uint8_t *from, uint8_t sign, uint8
         sums[f] += (int8_t)value;
       }
   }
-  df_byte_note_narrow(sums, sum_bytes(c), packed, c->groups * group_bytes(w));
+  const int64_t line = w->height * DF_BYTE_STEP;
+  df_byte_note_panels(sums, sum_bytes(c), packed, weight_panels(w), w->steps, line, line);
 }
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
@@ -146,21 +153,24 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     if (e.row_zero)
       DF_NAME(df_byte_column_sums)(sums, scratch, columns, w->steps, size, 1);
     e.out = out + position * (e.form == DF_BYTE_STEPS ? 1 : 4);
-    const df_byte_product product = {.unsigned_columns = 1,
-                                     .narrow = df_byte_noted_narrow(c->packed, sum_bytes(conv)),
-                                     .rows_outer = 1,
-                                     .m = end - filter,
-                                     .n = columns,
-                                     .steps = w->steps,
-                                     .height = w->height,
-                                     .a = c->packed + sum_bytes(conv) + group * group_bytes(w) +
-                                          filter * w->steps * DF_BYTE_STEP,
-                                     .b = scratch,
-                                     .a_panel = w->height * w->steps * DF_BYTE_STEP,
-                                     .a_row = DF_BYTE_STEP,
-                                     .a_step = w->height * DF_BYTE_STEP,
-                                     .b_panel = size,
-                                     .epilogue = e};
+    const df_byte_product product = {
+        .unsigned_columns = 1,
+        .crowded =
+            df_byte_noted_panels(c->packed, sum_bytes(conv), weight_panels(w), w->steps,
+                                 w->height * DF_BYTE_STEP, group * heights + filter / w->height),
+        .rows_outer = 1,
+        .m = end - filter,
+        .n = columns,
+        .steps = w->steps,
+        .height = w->height,
+        .a =
+            c->packed + sum_bytes(conv) + group * group_bytes(w) + filter * w->steps * DF_BYTE_STEP,
+        .b = scratch,
+        .a_panel = w->height * w->steps * DF_BYTE_STEP,
+        .a_row = DF_BYTE_STEP,
+        .a_step = w->height * DF_BYTE_STEP,
+        .b_panel = size,
+        .epilogue = e};
     DF_NAME(df_byte_multiply)(&product);
   }
 }

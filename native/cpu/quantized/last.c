@@ -36,7 +36,8 @@ static int64_t vector_bytes(const df_conv *conv) {
 int64_t DF_NAME(df_byte_last_prepack_bytes)(const df_conv *conv) {
   const int64_t columns = df_byte_panels(conv->filters) * DF_BYTE_COLUMNS;
   const int64_t steps = df_byte_steps(conv->channels * conv->window.taps);
-  return vector_bytes(conv) + columns * steps * DF_BYTE_STEP;
+  return vector_bytes(conv) + columns * steps * DF_BYTE_STEP +
+         df_byte_flag_bytes(df_byte_panels(conv->filters), steps);
 }
 
 static plan make_plan(const df_conv *conv, int32_t dtype, int32_t threads) {
@@ -98,8 +99,9 @@ void DF_NAME(df_byte_last_prepack)(const df_conv *conv, const uint8_t *weight, u
         sums[f] += (int8_t)value;
       }
   }
-  df_byte_note_narrow(sums, vector_bytes(conv), panels,
-                      df_byte_panels(conv->filters) * DF_BYTE_COLUMNS * steps * DF_BYTE_STEP);
+  const int64_t count = df_byte_panels(conv->filters);
+  df_byte_note_panels(sums, vector_bytes(conv), panels, count, steps, DF_BYTE_LINE,
+                      df_byte_line(conv->filters - (count - 1) * DF_BYTE_COLUMNS));
 }
 
 /* ---- Rows -------------------------------------------------------------------------------------
@@ -219,7 +221,9 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   int32_t *sums = (int32_t *)(void *)(scratch + w->sums);
   const uint8_t *x = c->o->left->data;
   df_byte_product product = {.n = df_min(w->columns, filters - j),
-                             .narrow = df_byte_noted_narrow(c->packed, vector_bytes(&w->conv)),
+                             .crowded = df_byte_noted_panels(c->packed, vector_bytes(&w->conv),
+                                                             df_byte_panels(filters), w->steps,
+                                                             DF_BYTE_LINE, j / DF_BYTE_COLUMNS),
                              .steps = w->steps,
                              .height = w->height,
                              .b = c->packed + vector_bytes(&w->conv) + j * w->steps * DF_BYTE_STEP,

@@ -78,7 +78,9 @@ static int64_t sum_bytes(int64_t n) {
 
 static int64_t prepacked_bytes(const df_product_sizes *p) {
   const int64_t columns = df_byte_panels(p->n) * DF_BYTE_COLUMNS;
-  return sum_bytes(p->n) + columns * df_byte_steps(p->k) * DF_BYTE_STEP;
+  const int64_t steps = df_byte_steps(p->k);
+  return sum_bytes(p->n) + columns * steps * DF_BYTE_STEP +
+         df_byte_flag_bytes(df_byte_panels(p->n), steps);
 }
 
 static void pack_all(int32_t *sums, uint8_t *panels, const uint8_t *b, const df_product_sizes *p,
@@ -94,7 +96,9 @@ static void prepack(const df_node *node, const void *source, void *prepacked, df
   uint8_t *panels = (uint8_t *)prepacked + sum_bytes(p.n);
   memset(prepacked, 0, (size_t)prepacked_bytes(&p));
   pack_all(prepacked, panels, source, &p, p.n, node->inputs[df_byte_right(form)]->dtype);
-  df_byte_note_narrow(prepacked, sum_bytes(p.n), panels, prepacked_bytes(&p) - sum_bytes(p.n));
+  const int64_t count = df_byte_panels(p.n), last = p.n - (count - 1) * DF_BYTE_COLUMNS;
+  df_byte_note_panels(prepacked, sum_bytes(p.n), panels, count, df_byte_steps(p.k), DF_BYTE_LINE,
+                      df_byte_line(last));
 }
 
 static void prepack_second(const df_node *node, void *state, const void *source, void *prepacked) {
@@ -200,7 +204,8 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   if (c->prepacked) {
     sums = (const int32_t *)(const void *)c->prepacked + j;
     product.b = c->prepacked + sum_bytes(p->n) + j / DF_BYTE_COLUMNS * panel;
-    product.narrow = df_byte_noted_narrow(c->prepacked, sum_bytes(p->n));
+    product.crowded = df_byte_noted_panels(c->prepacked, sum_bytes(p->n), df_byte_panels(p->n),
+                                           w->steps, DF_BYTE_LINE, j / DF_BYTE_COLUMNS);
   } else {
     const uint8_t *b = (const uint8_t *)c->o.right->data + df_batch_offset_b(p, matrix);
     product.b = scratch + w->packed_columns;

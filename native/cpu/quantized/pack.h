@@ -21,6 +21,31 @@ static inline int32_t df_byte_noted_narrow(const uint8_t *sums, int64_t sum_byte
   return noted;
 }
 
+/* Bytes of the flags of |panels|, which lie behind them. */
+static inline int64_t df_byte_flag_bytes(int64_t panels, int64_t steps) {
+  return df_round_up(panels * df_byte_flags(steps), 64);
+}
+
+/* Notes of panels behind sums, and flags behind the panels. The steps of a panel have |line| bytes,
+ * those of the last |last|. */
+static inline void df_byte_note_panels(int32_t *sums, int64_t sum_bytes, uint8_t *packed,
+                                       int64_t panels, int64_t steps, int64_t line, int64_t last) {
+  uint8_t *crowded = packed + panels * steps * line;
+  df_byte_note_narrow(sums, sum_bytes, packed, panels * steps * line);
+  for (int64_t i = 0; i < panels; i++)
+    df_byte_mark_crowded(crowded + i * df_byte_flags(steps), packed + i * steps * line, steps,
+                         i < panels - 1 ? line : last);
+}
+
+/* The flags of panels [first, ...) of |panels|, if they are narrow. */
+static inline const uint8_t *df_byte_noted_panels(const uint8_t *sums, int64_t sum_bytes,
+                                                  int64_t panels, int64_t steps, int64_t line,
+                                                  int64_t first) {
+  return df_byte_noted_narrow(sums, sum_bytes)
+             ? sums + sum_bytes + panels * steps * line + first * df_byte_flags(steps)
+             : NULL;
+}
+
 /* The bits that make bytes of |dtype| unsigned or signed. */
 static inline uint8_t df_byte_sign(int32_t dtype, int32_t to_unsigned) {
   return (dtype == DF_UINT8) == (to_unsigned != 0) ? 0 : 0x80;

@@ -101,20 +101,23 @@ static void multiply_panels(const df_byte_product *p, const df_byte_tiles *tiles
   const int64_t row = i * p->height, column = j * DF_BYTE_COLUMNS;
   const int64_t rows = df_min(p->height, p->m - row);
   const int64_t columns = df_min(DF_BYTE_COLUMNS, p->n - column);
-  const df_byte_tile_of tile = {.a = p->a + i * p->a_panel,
-                                .b = p->b + j * p->b_panel,
-                                .a_row = p->a_row,
-                                .a_step = p->a_step,
-                                .b_step = df_byte_line(columns),
-                                .steps = p->steps,
-                                .sums = sums};
+  const int64_t weights = p->unsigned_columns ? i : j; /* the panel of them */
+  const df_byte_tile_of tile = {
+      .a = p->a + i * p->a_panel,
+      .b = p->b + j * p->b_panel,
+      .a_row = p->a_row,
+      .a_step = p->a_step,
+      .b_step = df_byte_line(columns),
+      .steps = p->steps,
+      .crowded = p->crowded ? p->crowded + weights * df_byte_flags(p->steps) : NULL,
+      .sums = sums};
   DF_ASSUME(rows > 0 && rows <= DF_BYTE_ROWS);
   (*tiles)[p->unsigned_columns][rows - 1][columns > DF_LANES](&tile);
   DF_NAME(df_byte_finish)(&p->epilogue, sums, row, rows, column, columns);
 }
 
 void DF_NAME(df_byte_multiply)(const df_byte_product *product) {
-  const df_byte_tiles *tiles = df_byte_tiles_for(product->narrow);
+  const df_byte_tiles *tiles = df_byte_tiles_for(product->crowded != NULL);
   const int64_t down = df_divide_up(product->m, product->height);
   const int64_t across = df_byte_panels(product->n);
   if (product->rows_outer) {

@@ -34,7 +34,8 @@ typedef struct df_byte_epilogue {
 
 typedef struct df_byte_product {
   int32_t unsigned_columns;
-  int32_t narrow;     /* the signed operand is; see df_byte_are_narrow */
+  const uint8_t *crowded; /* flags of the signed panels, if these are narrow, or null; see
+                             df_byte_tile_of */
   int32_t rows_outer; /* a panel of rows meets all columns before the next does; else reversed */
   int64_t m, n, steps;
   int64_t height; /* rows of a panel */
@@ -56,6 +57,9 @@ static inline int64_t df_byte_steps(int64_t k) { return df_divide_up(k, DF_BYTE_
 static inline int64_t df_byte_panels(int64_t columns) {
   return df_divide_up(columns, DF_BYTE_COLUMNS);
 }
+
+/* Flags of a panel. */
+static inline int64_t df_byte_flags(int64_t steps) { return steps / 2; }
 
 /* Bytes of a step of a panel that has |columns|. */
 static inline int64_t df_byte_line(int64_t columns) {

@@ -29,12 +29,16 @@ enum {
 };
 
 /* Step p of row i lies at a + i * a_row + p * a_step, step p of all columns at b + p * b_step;
- * distances are bytes and may be 0. sums[i * DF_BYTE_COLUMNS + j] is overwritten. */
+ * distances are bytes and may be 0. sums[i * DF_BYTE_COLUMNS + j] is overwritten.
+ *
+ * crowded[i], where it is there and the signed operand is narrow: whether sums of products of steps
+ * 2 i and 2 i + 1 may need more than 16 bits; see df_byte_mark_crowded. */
 typedef struct df_byte_tile_of {
   const uint8_t *a;
   const uint8_t *b;
   int64_t a_row, a_step, b_step;
   int64_t steps;
+  const uint8_t *crowded;
   int32_t *sums;
 } df_byte_tile_of;
 
@@ -67,16 +71,37 @@ static inline const df_byte_tiles *df_byte_tiles_for(int32_t narrow) {
   return &DF_NAME(df_byte_tiles_base);
 }
 
+/* Signed bytes whose positive ones, and whose negative ones, add up to no more have sums of
+ * products with unsigned bytes that need no more than 16 bits. */
+#define DF_BYTE_MOST (INT16_MAX / UINT8_MAX)
+
 /* Whether |count| signed bytes, two of a step after each other, are so small that no sum of two of
  * their products with unsigned bytes needs more than 16 bits: weights that are quantized to 7 bits
  * are, as they have to be for engines that saturate. */
 static inline int32_t df_byte_are_narrow(const uint8_t *bytes, int64_t count) {
-  enum { MOST = INT16_MAX / UINT8_MAX };
   const int8_t *values = (const int8_t *)bytes;
   int32_t above = 0;
   for (int64_t i = 0; i < count; i += 2)
-    above |= abs(values[i]) + abs(values[i + 1]) > MOST;
+    above |= abs(values[i]) + abs(values[i + 1]) > DF_BYTE_MOST;
   return !above;
+}
+
+/* Flags of the pairs of steps of a panel of narrow bytes, whose steps have |line| bytes: whether
+ * sums of four products, those of two steps, may need more than 16 bits. Few do: weights are mostly
+ * far below the largest of them. */
+static inline void df_byte_mark_crowded(uint8_t *crowded, const uint8_t *panel, int64_t steps,
+                                        int64_t line) {
+  const int8_t *first = (const int8_t *)panel;
+  for (int64_t p = 0; p + 2 <= steps; p += 2, first += 2 * line) {
+    const int8_t *second = first + line;
+    int32_t above = 0;
+    for (int64_t i = 0; i < line; i += 2) {
+      const int32_t a = first[i], b = first[i + 1], c = second[i], d = second[i + 1];
+      const int32_t size = abs(a) + abs(b) + abs(c) + abs(d), sum = a + b + c + d;
+      above |= size + abs(sum) > 2 * DF_BYTE_MOST; /* the larger of both kinds is half of it */
+    }
+    *crowded++ = above != 0;
+  }
 }
 
 #endif
