@@ -34,7 +34,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     with its axes in another order, reshaped). A node stays where an operand or result is named in ``mutable`` (what
     is trained or updated, or is another in each plan of a series), where it has effects, where its result is larger
     than twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it
-    is then computed at each run.
+    is then computed at each run. What a node without inputs gives is known to its readers nevertheless, which are folded
+    if they make it ``SMALL``: of a tensor of ones their number.
 
     Args:
         graph: bound.
@@ -51,7 +52,7 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
             continue
         view = node.op.view is not None
         folded = (not view or _lies_apart(node) or not folding.is_view(node)) and folding.affords(node)
-        if folded or view:
+        if folded or view or folding.is_filling(node):
             folding.compute(node, kernel[0], view=not folded)
         if not folded:
             kept.append(node)  # of a view a reader that stays sees it; one that was folded has used the array
@@ -76,10 +77,12 @@ class _Folding:
 
     Attributes:
         made: results that somebody may still read: the others go as soon as their last reader was folded.
+        fillings: results of nodes without inputs that aren't kept, and views of them.
     """
 
     def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
         self.made: dict[Value, Initializer] = {}
+        self.fillings: set[Value] = set()
         self._mutable = frozenset(mutable)
         self._known: dict[Value, Array | SizedData] = {
             value: data if isinstance(data, SizedData) else data.array
@@ -115,12 +118,17 @@ class _Folding:
         found = node.view_of(self._strides.get(source, contiguous_strides(source.type.sizes)))
         return None if found is None else found.strides
 
+    def is_filling(self, node: Node) -> bool:
+        """Whether what a node gives depends on nothing, and isn't too large to be computed for its readers."""
+        inputs = [v for v in node.inputs if v is not None]
+        return not inputs and all(v is None or v.type.nbytes <= LIMIT for v in node.outputs)
+
     def affords(self, node: Node) -> bool:
         """Whether the results of a node may be computed and kept; then they are counted."""
         inputs = [v for v in node.inputs if v is not None]
         size = sum(v.type.nbytes for v in node.outputs if v is not None)
         read = sum(v.type.nbytes for v in inputs)
-        most = max(LIMIT, 2 * read) if inputs else SMALL
+        most = max(LIMIT, 2 * read) if inputs and self.fillings.isdisjoint(inputs) else SMALL
         growth = size if node.op.view is not None else max(size - read, 0)
         if size > most or growth > self._growth or (work := _work(node)) > self._work:
             return False
@@ -129,10 +137,13 @@ class _Folding:
         return True
 
     def compute(self, node: Node, kernel: Kernel, view: bool) -> None:
-        """Enters the results of a node; of a view that it is one."""
+        """Enters the results of a node; of a view, or a filling, how they are computed."""
         if view:
-            self._views.update({v: (node, kernel) for v in node.outputs if v is not None})
-            strides = self._strides_of_result(node)
+            results = [v for v in node.outputs if v is not None]
+            self._views.update({v: (node, kernel) for v in results})
+            if node.op.view is None or node.inputs[0] in self.fillings:
+                self.fillings.update(results)
+            strides = None if node.op.view is None else self._strides_of_result(node)
             if strides is not None and node.outputs[0] is not None:
                 self._strides[node.outputs[0]] = strides
         else:

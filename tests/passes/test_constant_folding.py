@@ -27,8 +27,24 @@ def test_a_mask_of_a_known_size_is_a_constant():
 
 
 def test_large_results_of_nodes_without_inputs_are_made_at_each_run(monkeypatch):
-    monkeypatch.setattr(constant_folding, "SMALL", 40)
+    monkeypatch.setattr(constant_folding, "SMALL", 30)  # bytes; the mask has 36
     assert planned(6) == ["range_", "less_equal", "where", "add"]
+
+
+def test_what_is_counted_of_large_ones_is_a_constant():
+    """Losses count the elements that they are the mean of: ones that were made and added up at each step."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 300))
+    (full,) = g.add(ops.full, (), {"shape": x.type.shape, "value": 1.0}).outputs
+    ones = full.reshape(-1)
+    g.output("mean", ops.div(ops.reduce_sum(x, axes=(0, 1), keepdims=0), ops.reduce_sum(ones, axes=(0,), keepdims=0)))
+    g.output("sums", ops.add(ones, 1.0))  # as large as they are: made at each run
+    session = df.Session(g.build(), devices=["cpu"], fuse=False)
+    data = np.random.default_rng(0).random((200, 300), np.float32)
+    found = session.run({"x": data})
+    np.testing.assert_allclose(found["mean"], data.astype(np.float64).mean(), rtol=1e-6)
+    np.testing.assert_array_equal(found["sums"], np.full(60000, 2, np.float32))
+    assert sorted(ops_of(session.plan({"x": (200, 300)}))) == ["add", "div", "full", "reduce_sum"]
 
 
 def test_constants_that_overflow_are_infinite_without_a_warning():
