@@ -13,6 +13,8 @@
 
 #include <math.h>
 
+enum { SHARES = 256 }; /* of windows of a row at a time */
+
 typedef struct pooling {
   df_window w;
   float *y;
@@ -103,22 +105,56 @@ static void avg_planes(const pooling *j, int64_t plane, int64_t planes) {
     });
 }
 
+/* shares[i] = what each element of window (o[0], o[1], o[2] + i) gets, whose other axes' divisor is
+ * |outer|. */
+static void share_out(const pooling *j, const int64_t o[DF_AXES], int64_t outer, const float *dy,
+                      float *shares, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    int64_t begin, end;
+    df_window_taps(&j->w, 2, o[2] + i, &begin, &end);
+    const int64_t count = outer * df_divisor_along(&j->w, 2, o[2] + i, end - begin, j->pads_count);
+    shares[i] = count ? dy[i] / (float)count : 0.0f;
+  }
+}
+
+/* Adds the shares of |n| windows from |first| on to a row of dx. The last tap comes first: an
+ * element's windows then come in ascending order. */
+static void add_shares(const df_window *w, float *dx, const float *shares, int64_t first,
+                       int64_t n) {
+  const int64_t stride = w->stride[2];
+  for (int64_t tap = w->kernel[2] - 1; tap >= 0; tap--) {
+    const int64_t at = tap * w->dilation[2] - w->pad[2]; /* of window 0 */
+    const int64_t begin = at >= 0 ? 0 : df_divide_up(-at, stride);
+    const int64_t end = at >= w->in[2] ? 0 : df_divide_up(w->in[2] - at, stride);
+    const int64_t last = df_min(n, end - first);
+    float *to = dx + at + first * stride;
+    for (int64_t i = df_max(0, begin - first); i < last; i++)
+      to[i * stride] += shares[i];
+  }
+}
+
 static void avg_grad_plane(const pooling *j, int64_t plane) {
   const df_window *w = &j->w;
   const float *dy = j->dy + plane * w->out_size;
-  float *dx = j->dx + plane * w->in_size;
+  float *dx = j->dx + plane * w->in_size, shares[SHARES];
   memset(dx, 0, (size_t)w->in_size * sizeof(float));
-  DF_EACH_OUTPUT(w, {
-    df_window_elements s = df_elements_at(w, o);
-    int64_t count = df_divisor(w, &s, o, j->pads_count);
-    float share = count ? dy[out] / (float)count : 0.0f;
-    for (int64_t a = s.begin[0]; a < s.end[0]; a++)
-      for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
-        int64_t row = df_row_at(w, &s, a, b);
-        for (int64_t c = s.begin[2]; c < s.end[2]; c++)
-          dx[row + c * w->dilation[2]] += share;
+  int64_t o[DF_AXES], n;
+  for (o[0] = 0; o[0] < w->out[0]; o[0]++)
+    for (o[1] = 0; o[1] < w->out[1]; o[1]++)
+      for (o[2] = 0; o[2] < w->out[2]; o[2] += n, dy += n) {
+        n = df_min(SHARES, w->out[2] - o[2]);
+        const df_window_elements s = df_elements_at(w, o);
+        int64_t outer = 1;
+        for (int axis = 0; axis < 2; axis++)
+          outer *= df_divisor_along(w, axis, o[axis], s.end[axis] - s.begin[axis], j->pads_count);
+        share_out(j, o, outer, dy, shares, n);
+        for (int64_t a = s.begin[0]; a < s.end[0]; a++)
+          for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
+            const int64_t slice = s.start[0] + a * w->dilation[0];
+            const int64_t row = s.start[1] + b * w->dilation[1];
+            add_shares(w, dx + (slice * w->in[1] + row) * w->in[2], shares, o[2], n);
+          }
       }
-  });
 }
 
 /* Returns 0 when an index lies outside the plane; nothing is written there. */

@@ -183,6 +183,15 @@ static void resample_task(void *context, int64_t unit, int64_t count, int32_t wo
   }
 }
 
+/* A row of dx whose elements lie beside each other. */
+static void grad_row(const sampling *s, float *restrict dx, const float *restrict dy) {
+  const int64_t *index = s->index;
+  const float *weight = s->weight;
+  for (int64_t o = 0; o < s->results; o++)
+    for (int64_t t = 0; t < s->taps; t++)
+      dx[*index++] += *weight++ * dy[o];
+}
+
 static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker) {
   (void)worker;
   const sampling *s = context;
@@ -196,6 +205,10 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
     float *dx = s->out + u * s->size * s->inner + first;
     for (int64_t i = 0; i < s->size; i++)
       memset(dx + i * s->inner, 0, (size_t)n * sizeof(float));
+    if (s->inner == 1) {
+      grad_row(s, dx, dy);
+      continue;
+    }
     for (int64_t o = 0; o < s->results; o++) {
       const float *row = dy + o * s->inner;
       for (int64_t t = 0; t < s->taps; t++) {

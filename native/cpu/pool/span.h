@@ -46,20 +46,24 @@ static inline int64_t df_row_at(const df_window *w, const df_window_elements *s,
   return (slice * w->in[1] + s->start[1] + b * w->dilation[1]) * w->in[2] + s->start[2];
 }
 
+/* The factor of a divisor by an axis, in which the window at |o| has |inside| taps in the input. */
+static inline int64_t df_divisor_along(const df_window *w, int axis, int64_t o, int64_t inside,
+                                       int32_t pads_count) {
+  if (!pads_count)
+    return inside;
+  /* Taps up to the end of the padding: the last window may reach beyond it when sizes were rounded
+   * up. */
+  const int64_t span = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o * w->stride[axis];
+  const int64_t step = w->dilation[axis];
+  return df_max(0, df_min(w->kernel[axis], step == 1 ? span : df_divide_up(span, step)));
+}
+
 /* What a sum over the window at |o| is divided by. */
 static inline int64_t df_divisor(const df_window *w, const df_window_elements *s,
                                  const int64_t o[DF_AXES], int32_t pads_count) {
   int64_t count = 1;
-  for (int axis = 0; axis < DF_AXES; axis++) {
-    if (pads_count) {
-      /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
-       * rounded up. */
-      int64_t span = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o[axis] * w->stride[axis];
-      count *= df_max(0, df_min(w->kernel[axis], df_divide_up(span, w->dilation[axis])));
-    } else {
-      count *= s->end[axis] - s->begin[axis];
-    }
-  }
+  for (int axis = 0; axis < DF_AXES; axis++)
+    count *= df_divisor_along(w, axis, o[axis], s->end[axis] - s->begin[axis], pads_count);
   return count;
 }
 

@@ -97,7 +97,19 @@ static df_status gather_run(const df_call *call) {
 
 enum { INNER_BLOCK = 64 };
 
+/* Where single elements are added: each beside the next. */
+#define ADD_SINGLES(T, I)                                                                          \
+  for (int64_t i = 0; i < g->count; i++)                                                           \
+  to[from_front(((const I *)g->indices->data)[i], g->size)] += from[i]
+
 #define DEFINE_INDEX_ADD(type, T)                                                                  \
+  static void add_singles_##type(const indexing *g, T *restrict to, const T *restrict from) {      \
+    memset(to, 0, (size_t)g->size * sizeof *to);                                                   \
+    if (g->indices->dtype == DF_INT32)                                                             \
+      ADD_SINGLES(T, int32_t);                                                                     \
+    else                                                                                           \
+      ADD_SINGLES(T, int64_t);                                                                     \
+  }                                                                                                \
   static void index_add_##type##_task(void *context, int64_t index, int64_t count,                 \
                                       int32_t worker) {                                            \
     (void)worker;                                                                                  \
@@ -113,6 +125,11 @@ enum { INNER_BLOCK = 64 };
       const int64_t n = df_min(some * INNER_BLOCK, g->inner - first);                              \
       T *to = (T *)(void *)g->to + outer * g->size * g->inner + first;                             \
       const T *from = (const T *)(const void *)g->from + outer * g->count * g->inner + first;      \
+      begin += some;                                                                               \
+      if (g->inner == 1) {                                                                         \
+        add_singles_##type(g, to, from);                                                           \
+        continue;                                                                                  \
+      }                                                                                            \
       for (int64_t k = 0; k < g->size; k++)                                                        \
         memset(to + k * g->inner, 0, (size_t)n * sizeof *to);                                      \
       for (int64_t i = 0; i < g->count; i++) {                                                     \
@@ -121,7 +138,6 @@ enum { INNER_BLOCK = 64 };
         for (int64_t j = 0; j < n; j++)                                                            \
           sum[j] += update[j];                                                                     \
       }                                                                                            \
-      begin += some;                                                                               \
     }                                                                                              \
   }
 DEFINE_INDEX_ADD(f32, float)
