@@ -96,8 +96,8 @@ static inline void df_byte_mark_crowded(uint8_t *crowded, const uint8_t *panel, 
     const int8_t *second = first + line;
     int32_t above = 0;
     for (int64_t i = 0; i < line; i += 2) {
-      const int32_t a = first[i], b = first[i + 1], c = second[i], d = second[i + 1];
-      const int32_t size = abs(a) + abs(b) + abs(c) + abs(d), sum = a + b + c + d;
+      const int32_t sum = first[i] + first[i + 1] + second[i] + second[i + 1];
+      const int32_t size = abs(first[i]) + abs(first[i + 1]) + abs(second[i]) + abs(second[i + 1]);
       above |= size + abs(sum) > 2 * DF_BYTE_MOST; /* the larger of both kinds is half of it */
     }
     *crowded++ = above != 0;
