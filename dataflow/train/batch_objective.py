@@ -18,11 +18,13 @@ from ..ir.types import Array, TensorType, float32
 from ..ir.value import Value
 from .data.batch import refuse_nan
 from .losses.loss import Loss, Target, compared
-from .losses.terms import ones, summed, total, upcast
+from .losses.terms import ones, per_sample, summed, upcast, weighed
 from .metrics import Gathered, Metric
 from .metrics.metric import values_of
+from .metrics.sample_moments import EACH, EACH_WEIGHT
 
 SAMPLE_WEIGHT = "sample_weight"
+_LOSS = "loss"
 _Given = TypeVar("_Given")
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
 
@@ -95,6 +97,26 @@ def with_figures(losses: Sequence[WeightedLoss]) -> list[WeightedLoss]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Mean:
+    """A mean over a batch: a sum and a weight of rank 0, and what they are sums of, samples first, where that is known.
+
+    Attributes:
+        sum: float32.
+        weight: float32.
+        elements: the elements times their weights, and these.
+    """
+
+    sum: Value
+    weight: Value
+    elements: tuple[Value, Value] | None = None
+
+
+def _mean_of(elements: Value, weight: Value, sample_weight: Value | None) -> _Mean:
+    elements, weight = weighed(elements, weight, sample_weight)
+    return _Mean(summed(elements), summed(weight), (elements, weight))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchObjective:
     """The objective for batches of one form; see ``Objective.for_batch``.
 
@@ -141,43 +163,48 @@ class BatchObjective:
             outputs: the model's, by name.
             batch: the entries, by the names of a program's inputs.
         """
-        return self._terms_of(g, outputs, self._by_key(batch))
+        return _terms(self._means(g, outputs, self._by_key(batch)))
 
     def _by_key(self, batch: Mapping[str, Value]) -> dict[str, Value]:
         keys = {self.arguments.get(key, key): key for key in self.types}
         return {keys.get(name, name): value for name, value in batch.items()}
 
-    def _terms_of(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
+    def _means(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, _Mean]:
+        """By figure: the loss, each of several losses, and the metrics that are means."""
         sample_weight = batch.get(SAMPLE_WEIGHT)
-        each: dict[str, tuple[Value, Value]] = {}
+        means: dict[str, _Mean] = {}
         if self.chosen is not None:
             elements = _called("the loss function", self.chosen, g, outputs, batch)
-            loss, weight = self._mean_or_elements(g, elements, sample_weight)
+            means[_LOSS] = self._mean_or_elements(g, elements, sample_weight)
         elif len(self.losses) == 1:
-            loss, weight = self._terms(self.losses[0], outputs, batch, sample_weight)
+            means[_LOSS] = self._mean(self.losses[0], outputs, batch, sample_weight)
         else:
-            found = [self._terms(entry, outputs, batch, sample_weight) for entry in self.losses]
-            loss, weight = self._weighted(g, found, sample_weight)
-            each |= {e.figure: sums for e, sums in zip(self.losses, found, strict=True)}
-        terms = {"loss": loss, "weight": weight}
-        for name, sums in each.items():
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+            found = [self._mean(entry, outputs, batch, sample_weight) for entry in self.losses]
+            means[_LOSS] = self._weighted(g, found, sample_weight)
+            means |= {entry.figure: mean for entry, mean in zip(self.losses, found, strict=True)}
         for name, metric, index in self.metrics:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
-            sums = _sums(name, metric, target, *compared(entry.loss, target, values, read))
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+            means[name] = _Mean(*_sums(name, metric, target, *compared(entry.loss, target, values, read)))
         for name, free in self.free:
-            sums = self._mean_or_elements(g, _called(f"the metric {name!r}", free, g, outputs, batch), None)
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
-        return terms
+            value = _called(f"the metric {name!r}", free, g, outputs, batch)
+            means[name] = self._mean_or_elements(g, value, None)
+        return means
 
     def build_evaluation(
         self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """The same, and what metrics that are no means want of a batch: ``name:0``, ``name:1``, ..."""
+        """The same, and what standard errors and the metrics that are no means want of a batch.
+
+        Of a mean of elements the sums (B,) of each sample, ``name:each`` and ``name:each_weight``; of metrics that are
+        no means ``name:0``, ``name:1``, ...
+        """
         batch = self._by_key(batch)
-        terms = self._terms_of(g, outputs, batch)
+        means = self._means(g, outputs, batch)
+        terms = _terms(means)
+        for name, mean in means.items():
+            if mean.elements is not None and all(value.type.shape[0] == self.size for value in mean.elements):
+                terms[name + EACH], terms[name + EACH_WEIGHT] = map(per_sample, mean.elements)
         for name, metric, index in self.gathered:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
@@ -186,9 +213,9 @@ class BatchObjective:
             terms |= {f"{name}:{number}": value for number, value in enumerate(wanted)}
         return terms
 
-    def _terms(
+    def _mean(
         self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
+    ) -> _Mean:
         target, values, read = _read(entry, outputs, batch)
         what = f"elements() of the loss {type(entry.loss).__name__}"
         found = _called(what, entry.loss.elements, target, *values, *read)
@@ -198,30 +225,28 @@ class BatchObjective:
         bound = elements.type.is_bound and weight.type.is_bound
         if bound and elements.type.shape != weight.type.shape:
             raise InputError(f"{what} gave elements {elements.type} and the weight {weight.type}; expected one shape")
-        return total(elements, weight, sample_weight)
+        return _mean_of(elements, weight, sample_weight)
 
-    def _weighted(
-        self, g: GraphBuilder, found: Sequence[tuple[Value, Value]], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
+    def _weighted(self, g: GraphBuilder, found: Sequence[_Mean], sample_weight: Value | None) -> _Mean:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
         mean: Value | None = None
-        for entry, (loss, weight) in zip(self.losses, found, strict=True):
+        for entry, one in zip(self.losses, found, strict=True):
             # Smoothed labels of classes that count nothing have a loss and no weight.
-            counted = ops.where(ops.greater(weight, 0.0), loss, 0.0)
-            term = ops.mul(ops.div(counted, ops.maximum(weight, 1e-30)), entry.factor)
+            counted = ops.where(ops.greater(one.weight, 0.0), one.sum, 0.0)
+            term = ops.mul(ops.div(counted, ops.maximum(one.weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None
         count = g.scalar(self.size, float32) if sample_weight is None else summed(sample_weight)
-        return ops.mul(mean, count), count
+        return _Mean(ops.mul(mean, count), count)
 
-    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
-        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
+    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> _Mean:
+        """The mean of a value per element; of rank 0 it is the mean of a batch."""
         if not isinstance(value, Value):
             raise InputError(
                 f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
             )
         if value.type.rank:
-            return total(upcast(value), ones(value), sample_weight)
+            return _mean_of(upcast(value), ones(value), sample_weight)
         if sample_weight is not None and not _reads(g, value, sample_weight):
             raise InputError(
                 "the loss function gives the mean of the batch, which 'sample_weight' can't weigh; return the loss of "
@@ -229,7 +254,16 @@ class BatchObjective:
                 "Dataset(data, rename={'sample_weight': None})"
             )
         count = g.scalar(self.size, float32)
-        return ops.mul(summed(value), count), count
+        return _Mean(ops.mul(summed(value), count), count)
+
+
+def _terms(means: Mapping[str, _Mean]) -> dict[str, Value]:
+    """The sums and weights by the names that ``build`` tells of."""
+    terms: dict[str, Value] = {}
+    for name, mean in means.items():
+        keys = ("loss", "weight") if name == _LOSS else (f"{name}:sum", f"{name}:weight")
+        terms |= zip(keys, (mean.sum, mean.weight), strict=True)
+    return terms
 
 
 def _reads(g: GraphBuilder, value: Value, given: Value) -> bool:

@@ -27,6 +27,7 @@ from .graphs import Draws
 from .interrupts import InterruptsHeld
 from .losses.loss import LABELS
 from .metrics import Gathered, RunningMean, figures
+from .metrics.sample_moments import SampleMoments, to_moments
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parameters import left_out
@@ -119,11 +120,13 @@ class Evaluator:
         """
         return self._evaluated(data, batch_size, self._terms)
 
-    def _terms(self, batch: Batch) -> Mapping[str, Array]:
-        """The terms of a batch in inference mode."""
+    def _terms(self, batch: Batch) -> dict[str, Array]:
+        """The terms of a batch in inference mode; of what it gives of each sample the moments."""
         arguments = self._arguments(batch)
         with self.objective.naming_samples(batch):
-            return self.programs.evaluate(arguments)
+            terms = self.programs.evaluate(arguments)
+        to_moments(terms)
+        return terms
 
     def _evaluated(
         self, data: Any, batch_size: int, terms_of: Callable[[Batch], Mapping[str, Array]]
@@ -131,14 +134,16 @@ class Evaluator:
         self._check_open()
         dataset = self._dataset(data)
         check_batches("evaluate", self._inputs, dataset, batch_size, training=False)
-        means, gathered = self.means(), self.objective.gathered()
+        means, gathered, moments = self.means(), self.objective.gathered(), SampleMoments()
         with self.model.lock, contextlib.closing(dataset.batches(batch_size)) as batches:
             for batch in batches:
                 terms = terms_of(batch)
                 count(means, terms)
+                moments.add(terms)
                 for name, metric in gathered.items():
                     metric.update(*_values(terms, name))
-        found: dict[str, Any] = figures(means) | {name: _result(name, metric) for name, metric in gathered.items()}
+        found: dict[str, Any] = figures(means, errors=moments.errors(self.objective.factors))
+        found |= {name: _result(name, metric) for name, metric in gathered.items()}
         if self.objective.factors:  # of all samples, whatever the batches: labels may not count
             known = {name: means[name].mean for name in self.objective.factors if means[name].sums[1]}
             found["loss"] = sum(self.objective.factors[name] * mean for name, mean in known.items())

@@ -16,8 +16,8 @@ from ...ir.value import Value
 from .loss import Allowed, Target
 
 
-def total(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[Value, Value]:
-    """The sum of weighted element losses and the sum of weights, float32 of rank 0.
+def weighed(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[Value, Value]:
+    """Element losses and their weights, both times the weights of the samples.
 
     Args:
         elements: losses times their weights, batch first.
@@ -32,7 +32,14 @@ def total(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[
         if rank > 1:
             factor = ops.reshape(factor, shape=(factor.type.shape[0], *[1] * (rank - 1)))
         elements, weight = ops.mul(elements, factor), ops.mul(weight, factor)
-    return summed(elements), summed(weight)
+    return elements, weight
+
+
+def per_sample(elements: Value) -> Value:
+    """The sums (B,) over all axes but the first, in float32 or wider."""
+    elements = upcast(elements)
+    rank = elements.type.rank
+    return ops.reduce_sum(elements, axes=tuple(range(1, rank)), keepdims=0) if rank > 1 else elements
 
 
 def summed(value: Value) -> Value:

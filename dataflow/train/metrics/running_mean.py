@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(slots=True)
@@ -52,11 +53,14 @@ class RunningMean:
         return math.sqrt(max(squares, 0.0) * self.batches / (self.batches - 1)) / weight
 
 
-def figures(means: Mapping[str, RunningMean], prefix: str = "") -> dict[str, float]:
-    """Means by name, and ``name_error`` where the standard error is known."""
+def figures(
+    means: Mapping[str, RunningMean], prefix: str = "", errors: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
+    """Means by name, and ``name_error`` where the standard error is known; that of ``errors`` where it has one."""
     found = {}
     for name, mean in means.items():
         found[prefix + name] = mean.mean
-        if math.isfinite(mean.error):
-            found[f"{prefix}{name}_error"] = mean.error
+        error = errors.get(name, mean.error)
+        if math.isfinite(error):
+            found[f"{prefix}{name}_error"] = error
     return found

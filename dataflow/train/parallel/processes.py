@@ -105,9 +105,12 @@ class Processes:
     def joined(self, terms: Mapping[str, Array], kept: Iterable[str] = ()) -> dict[str, Array]:
         """The terms of all shares of a micro-batch; those ``kept`` stay those of this process."""
         names = [name for name in terms if name not in kept]
-        found = np.array([float(terms[name]) for name in names])
+        given = [np.asarray(terms[name], np.float64) for name in names]
+        found = np.concatenate([term.ravel() for term in given])
         self.collectives.sum(found)
-        return {**terms, **{name: np.asarray(number) for name, number in zip(names, found, strict=True)}}
+        split = np.split(found, np.cumsum([term.size for term in given])[:-1])
+        joined = {name: numbers.reshape(term.shape) for name, numbers, term in zip(names, split, given, strict=True)}
+        return {**terms, **joined}
 
     def discard(self) -> None:
         """Forgets that the gradients of the logical batch are summed."""

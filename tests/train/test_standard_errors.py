@@ -1,0 +1,159 @@
+"""Standard errors of evaluations: over samples, in any order, against float64 formulas of what each sample gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import losses, ops
+from dataflow.train.metrics.sample_moments import SampleMoments, to_moments
+
+DEVICES = ["numpy", "cpu"]
+SAMPLES, CLASSES = 60, 3
+
+
+def model(shape: tuple[int, ...] = (CLASSES,)) -> df.Model:
+    """Outputs are inputs times a parameter of ones."""
+    g = df.GraphBuilder("scores")
+    x = g.input("x", df.float32, ("batch", *shape))
+    g.output("z", ops.mul(x, g.parameter("scale", np.ones(shape[-1], np.float32))))
+    g.output("v", ops.reduce_mean(x, axes=(len(shape),), keepdims=1))
+    return df.Model(g.build())
+
+
+def sorted_samples() -> dict[str, np.ndarray]:
+    """Samples by class, of which each is harder than the one before."""
+    labels = np.repeat(np.arange(CLASSES), SAMPLES // CLASSES)
+    x = np.random.default_rng(0).normal(size=(SAMPLES, CLASSES)) + 3.0 * (labels == 0)[:, None] * np.eye(CLASSES)[0]
+    return {"x": x.astype(np.float32), "labels": labels}
+
+
+def log_losses(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Cross-entropies of class numbers on the last axis."""
+    x = x.astype(np.float64)
+    logs = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return -np.take_along_axis(logs, labels[..., None], -1)[..., 0]
+
+
+def ratio_error(s: np.ndarray, w: np.ndarray) -> float:
+    """The standard error of sum s / sum w, of independent samples."""
+    residuals = s - s.sum() / w.sum() * w
+    return float(np.sqrt(len(s) / (len(s) - 1) * (residuals**2).sum()) / w.sum())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch_size", [7, 20, 60, 64])
+def test_errors_depend_neither_on_the_order_nor_on_the_batch_size(device: str, batch_size: int) -> None:
+    given = sorted_samples()
+    found = log_losses(given["x"], given["labels"])
+    expected = found.std(ddof=1) / np.sqrt(SAMPLES)
+    order = np.random.default_rng(1).permutation(SAMPLES)
+    for data in (given, {name: array[order] for name, array in given.items()}):
+        figures = df.evaluate(model(), data, output="z", devices=device, batch_size=batch_size)
+        assert figures["loss"] == pytest.approx(found.mean(), rel=1e-5)
+        assert figures["loss_error"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_weights_of_samples_and_ignored_labels() -> None:
+    given = sorted_samples()
+    weight = np.random.default_rng(2).uniform(0.2, 2.0, SAMPLES).astype(np.float32)
+    weight[5] = 0.0
+    found = log_losses(given["x"], given["labels"])
+    ignored = np.arange(SAMPLES) % 11 == 3
+    data = {**given, "labels": np.where(ignored, -100, given["labels"]), "sample_weight": weight}
+    figures = df.evaluate(model(), data, output="z", devices="cpu", batch_size=8)
+    counted = ~ignored & (weight > 0)
+    w = weight.astype(np.float64)[counted]
+    assert figures["loss_error"] == pytest.approx(ratio_error(found[counted] * w, w), rel=1e-4)
+
+
+def test_positions_of_a_sample_are_no_samples() -> None:
+    """Sequences of other lengths: the sum of each and its number of labels."""
+    random = np.random.default_rng(3)
+    x = (random.normal(size=(SAMPLES, 5, CLASSES)) + random.normal(size=(SAMPLES, 1, CLASSES)) * 2).astype(np.float32)
+    labels = random.integers(0, CLASSES, (SAMPLES, 5))
+    there = np.arange(5) < random.integers(1, 6, SAMPLES)[:, None]
+    found = np.where(there, log_losses(x, labels), 0.0)
+    data = {"x": x, "labels": np.where(there, labels, -100)}
+    figures = df.evaluate(model((5, CLASSES)), data, output="z", devices="cpu", batch_size=8)
+    assert figures["loss_error"] == pytest.approx(ratio_error(found.sum(1), there.sum(1)), rel=1e-4)
+
+
+def test_several_losses() -> None:
+    """Their sum has the error of the sum: of the same samples they aren't independent."""
+    given = sorted_samples()
+    values = np.random.default_rng(4).normal(size=(SAMPLES, 1)).astype(np.float32)
+    loss = {"z": (losses.CrossEntropy(), "labels", 1.0), "v": (losses.MSE(), "values", 0.5)}
+    figures = df.evaluate(model(), {**given, "values": values}, loss, [], devices="cpu", batch_size=7)
+    one = log_losses(given["x"], given["labels"])
+    other = (given["x"].astype(np.float64).mean(1) - values[:, 0]) ** 2
+    expected = {"z_loss": one, "v_loss": other, "loss": one + 0.5 * other}
+    for name, each in expected.items():
+        assert figures[name] == pytest.approx(each.mean(), rel=1e-5), name
+        assert figures[f"{name}_error"] == pytest.approx(each.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-4), name
+
+
+def test_functions() -> None:
+    """One number per sample has the error of samples; one per batch that of batches."""
+
+    def each(g: df.GraphBuilder, outputs: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
+        return ops.reduce_sum(ops.mul(outputs["z"], outputs["z"]), axes=(1,), keepdims=0)
+
+    def mean(g: df.GraphBuilder, outputs: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
+        return ops.reduce_mean(each(g, outputs, batch), axes=(0,), keepdims=0)
+
+    given = sorted_samples()
+    figures = df.evaluate(model(), given, mean, [each], devices="cpu", batch_size=20)
+    found = (given["x"].astype(np.float64) ** 2).sum(1)
+    assert figures["each_error"] == pytest.approx(found.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-4)
+    batches = found.reshape(3, 20).mean(1)
+    assert figures["loss_error"] == pytest.approx(batches.std(ddof=1) / np.sqrt(3), rel=1e-4)
+
+
+def test_losses_that_hardly_differ() -> None:
+    """Their spread isn't lost beside their size."""
+    values = np.linspace(-1e-3, 1e-3, SAMPLES).astype(np.float32)[:, None]
+    data = {"x": np.full((SAMPLES, CLASSES), 30.0, np.float32), "labels": values}
+    figures = df.evaluate(model(), data, "mse", [], output="v", devices="cpu", batch_size=SAMPLES)
+    found = (np.float32(30.0) - values).astype(np.float64)[:, 0] ** 2
+    assert figures["loss_error"] == pytest.approx(found.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-3)
+
+
+def test_one_sample_has_no_error_and_one_batch_has() -> None:
+    given = sorted_samples()
+    alone = {name: array[:1] for name, array in given.items()}
+    assert "loss_error" not in df.evaluate(model(), alone, output="z", devices="cpu")
+    assert df.evaluate(model(), given, output="z", devices="cpu", batch_size=SAMPLES)["loss_error"] > 0
+
+
+def test_errors_of_shares_add_up() -> None:
+    """Sums of shares of a batch, as processes have them, one of which has no sample."""
+    random = np.random.default_rng(5)
+    s, w = random.normal(size=20), random.uniform(0.5, 1.0, 20)
+    together, joined = SampleMoments(), SampleMoments()
+    terms: dict[str, Any] = {"loss:each": s, "loss:each_weight": w}
+    shares: list[dict[str, Any]] = [{name: t[i : i + 5] for name, t in terms.items()} for i in range(0, 20, 5)]
+    shares.append({name: np.zeros(1) for name in terms})
+    for term in (terms, *shares):
+        to_moments(term)
+    together.add(terms)
+    joined.add({name: np.sum([term[name] for term in shares], axis=0) for name in terms})
+    expected = ratio_error(s, w)
+    assert together.errors({})["loss"] == pytest.approx(expected)
+    assert joined.errors({})["loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "dice", "mse", "mae", "huber", "binary_cross_entropy"])
+def test_each_loss_gives_what_each_sample_adds(name: str) -> None:
+    """Against the losses of samples that are evaluated alone."""
+    numbers = name in ("mse", "mae", "huber", "binary_cross_entropy")
+    labels = np.eye(8, CLASSES, dtype=np.float32) if numbers else np.arange(8) % CLASSES
+    data = {"x": np.random.default_rng(6).normal(size=(8, CLASSES)).astype(np.float32), "labels": labels}
+    together = df.evaluate(model(), data, name, [], output="z", devices="numpy", batch_size=8)
+    rows = [{key: array[i : i + 1] for key, array in data.items()} for i in range(8)]
+    alone = [df.evaluate(model(), row, name, [], output="z", devices="numpy")["loss"] for row in rows]
+    assert together["loss_error"] == pytest.approx(np.std(alone, ddof=1) / np.sqrt(8), rel=1e-4)
