@@ -45,7 +45,7 @@ class Objective:
         graph: the model's, with the inner values that are read as further outputs.
         fractions: metric name to whether it is a share of right answers.
         waiting: names of the metrics that the user chose and that only evaluation computes.
-        factors: of several losses, by name among the figures; empty where there is one.
+        weighted_losses, factors: none where a callable is the loss; of several the factors by name among the figures.
         keys: the keys that a batch must have beside the model's inputs.
         open: True when a callable of the user's may read any key of a batch.
         arguments: by key the name of a program's input, where a stored tensor of the model is called as the key is.
@@ -68,7 +68,7 @@ class Objective:
         self._inputs = tuple(model.inputs)
         self.arguments = _arguments([value.name for value in model.graph.initializers])
         self._build: Build | None = None
-        self._weighted_losses: list[WeightedLoss] = []
+        self.weighted_losses: list[WeightedLoss] = []
         if isinstance(loss, (str, type)):
             loss = names.loss(loss)
         if isinstance(loss, list) and len(loss) == 1 and not isinstance(loss[0], tuple):
@@ -78,9 +78,9 @@ class Objective:
         elif isinstance(loss, (Mapping, list)):
             for name, choice in loss.items() if isinstance(loss, Mapping) else [(self._chosen(output), loss)]:
                 for each in choice if isinstance(choice, list) else [choice]:
-                    self._weighted_losses.append(self._weighted_loss(name, *_entry(each, names)))
+                    self.weighted_losses.append(self._weighted_loss(name, *_entry(each, names)))
         elif isinstance(loss, Loss):
-            self._weighted_losses = [self._weighted_loss(self._chosen(output), loss, None, 1.0)]
+            self.weighted_losses = [self._weighted_loss(self._chosen(output), loss, None, 1.0)]
         elif callable(loss):
             self._build = loss
         else:
@@ -99,14 +99,14 @@ class Objective:
         self.modes = {name: mode_of(metric) for name, metric, _ in labelled}
         self.modes |= {name: mode_of(metric) for name, metric in self._free}
         self.factors: dict[str, float] = {}
-        if len(self._weighted_losses) > 1:
-            self._weighted_losses = with_figures(self._weighted_losses)
-            self.fractions |= {entry.figure: False for entry in self._weighted_losses}
-            self.factors = {entry.figure: entry.factor for entry in self._weighted_losses}
+        if len(self.weighted_losses) > 1:
+            self.weighted_losses = with_figures(self.weighted_losses)
+            self.fractions |= {entry.figure: False for entry in self.weighted_losses}
+            self.factors = {entry.figure: entry.factor for entry in self.weighted_losses}
         self.waiting = tuple(name for name, _, _ in self._gathered) if chosen is not None else ()
         known = {*self.fractions, *(name for name, _, _ in self._gathered)}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & known
-        each = len(self._weighted_losses) if len(self._weighted_losses) > 1 else 0
+        each = len(self.weighted_losses) if len(self.weighted_losses) > 1 else 0
         if reserved or len(known) < len(labelled) + len(self._free) + each:
             raise InputError(f"metrics: names must differ from each other and from {sorted(reserved) or 'loss'}")
         self.graph = dataclasses.replace(self._model, outputs=self._outputs)
@@ -118,23 +118,23 @@ class Objective:
         """Names of the graph's outputs that the loss reads; a callable may read all."""
         if isinstance(self._build, _Returned):
             return (self._build.name,)
-        return tuple(self._outputs) if self.open else tuple(n for e in self._weighted_losses for n in e.outputs)
+        return tuple(self._outputs) if self.open else tuple(n for e in self.weighted_losses for n in e.outputs)
 
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The keys of labels and of what else losses read of a batch; an input of the model may be one."""
-        return tuple(dict.fromkeys(key for entry in self._weighted_losses for key in entry.keys))
+        return tuple(dict.fromkeys(key for entry in self.weighted_losses for key in entry.keys))
 
     @property
     def complete_keys(self) -> tuple[str, ...]:
         """Those of the label keys of which no entry may be NaN."""
-        partial = {e.keys[0] for e in self._weighted_losses if e.leaves_out}
+        partial = {e.keys[0] for e in self.weighted_losses if e.leaves_out}
         return tuple(key for key in self.label_keys if key not in partial)
 
     @property
     def number_keys(self) -> tuple[str, ...]:
         """The keys of labels that are numbers, not classes."""
-        return tuple(e.keys[0] for e in self._weighted_losses if e.keys and compares_numbers(e.loss))
+        return tuple(e.keys[0] for e in self.weighted_losses if e.keys and compares_numbers(e.loss))
 
     def prepare(self, arrays: Mapping[str, Array], indices: Array | None) -> dict[str, Array]:
         """What the programs read of a batch beside the model's inputs, in the dtypes that they want.
@@ -143,7 +143,7 @@ class Objective:
             InputError: labels that don't fit the values, have a NaN, or are out of range.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for index, entry in enumerate(self._weighted_losses):
+        for index, entry in enumerate(self.weighted_losses):
             form: tuple[Any, ...] = (index,)
             for key in entry.keys:
                 array = arrays[key]
@@ -157,7 +157,7 @@ class Objective:
             if allowed is not None:
                 self._refuse_others(allowed, entry, counting, indices)
         if SAMPLE_WEIGHT in entries:
-            labels = [arrays[key] for entry in self._weighted_losses for key in entry.keys if key in arrays]
+            labels = [arrays[key] for entry in self.weighted_losses for key in entry.keys if key in arrays]
             size = samples(array.shape for array in (*labels, *arrays.values()))
             entries[SAMPLE_WEIGHT] = checked_weight(entries[SAMPLE_WEIGHT], size, indices)
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
@@ -173,10 +173,10 @@ class Objective:
 
         The class axis that the first labels have is kept: those of another length may fit another axis as well.
         """
-        entry = self._weighted_losses[form[0]]
+        entry = self.weighted_losses[form[0]]
         types = {key: TensorType(dtype(arrays[key]), arrays[key].shape) for key in entry.keys}
         target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
-        self._weighted_losses[form[0]] = dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis))
+        self.weighted_losses[form[0]] = dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis))
         if len(self._seen) >= MOST_FORMS:
             self._seen.clear()
         if (known := target.allowed or target.checked) and known.advice and not self._seen:
@@ -190,7 +190,7 @@ class Objective:
         try:
             yield
         except InputError as error:
-            for entry in self._weighted_losses:
+            for entry in self.weighted_losses:
                 types = {key: TensorType(dtype(array), array.shape) for key, array in batch.arrays.items()}
                 known = entry.target({name: self._outputs[name].type for name in entry.outputs}, types).checked
                 if known is not None:
@@ -212,7 +212,7 @@ class Objective:
             return given[name] if name in given else graph.find(self._outputs[name].name)
 
         outputs = {name: found(name) for name in self._outputs if name not in self._made}
-        for entry in self._weighted_losses:
+        for entry in self.weighted_losses:
             if entry.output in self._made:
                 read = self._logits(graph, found(self._made[entry.output]), entry.loss)
                 if read is None:
@@ -240,7 +240,7 @@ class Objective:
         declared = {name: value.type for name, value in self._outputs.items()}
         keys = {name: key for key, name in self.arguments.items()}
         types = {keys.get(name, name): type_ for name, type_ in types.items()}
-        for entry in self._weighted_losses:
+        for entry in self.weighted_losses:
             target = entry.target(declared, types)
             losses.append(dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis)))
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
@@ -296,13 +296,13 @@ class Objective:
         """Metrics of a value and its labels: the chosen ones, or those that fit each loss."""
         own = [m for m in chosen or () if isinstance(m, (Metric, Gathered))]
         labelled: dict[str, int] = {}  # of several losses of a value the first one that has labels
-        for index, entry in enumerate(self._weighted_losses):
+        for index, entry in enumerate(self.weighted_losses):
             if entry.keys:
                 labelled.setdefault(entry.name, index)
         found: list[tuple[str, Metric | Gathered, int]] = []
         for name, index in labelled.items():
-            prefix = f"{name}_" if len({entry.name for entry in self._weighted_losses}) > 1 else ""
-            loss = self._weighted_losses[index].loss
+            prefix = f"{name}_" if len({entry.name for entry in self.weighted_losses}) > 1 else ""
+            loss = self.weighted_losses[index].loss
             chosen_here = own if chosen is not None else map(names.metric, loss.metrics)
             found += [(prefix + m.name, m, index) for m in chosen_here if chosen is None or fits(m, loss)]
         if own and not labelled:

@@ -32,7 +32,8 @@ from .history import History
 from .joint import check_batch_statistics
 from .loop import Fit, Saving
 from .loss_scale import LossScaleChoice, loss_scale_of
-from .losses.loss import LABELS
+from .losses.class_axis import warn_of_unused
+from .losses.loss import LABELS, compares_numbers
 from .metrics import Gathered, Metric
 from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
@@ -319,6 +320,9 @@ class Trainer(Changing):
         self.classes = {**self.classes, **dataset.classes}
         if LABELS in dataset.classes:  # the saved model knows them
             self.model.metadata = with_class_names(self.model.metadata, dataset.classes[LABELS])
+            for entry in self.objective.weighted_losses:
+                if entry.keys[:1] == (LABELS,) and not compares_numbers(entry.loss):
+                    warn_of_unused(self.objective.graph.outputs[entry.output].type, dataset.classes[LABELS])
         held: Dataset | None = None
         if validation is not None:
             if val_split:

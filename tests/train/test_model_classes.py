@@ -85,6 +85,22 @@ def test_a_model_without_names_takes_the_data_s(tmp_path: Path) -> None:
     assert made.classes == ("neg", "pos")
 
 
+@pytest.mark.parametrize(("labels", "said"), [(["neg", "pos"], True), (["neg", "pos", "zero"], False)])
+def test_fewer_classes_than_logits_are_said(
+    labels: list[str], said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    with still(model(None)) as trainer:
+        trainer.fit(table(tmp_path, labels), epochs=1, progress=False)
+    assert ("has 2 classes, 'neg', 'pos', and the logits float32[batch, 3] are of 3" in caplog.text) == said
+    assert ("df.replace_head(model, classes=2), --classes 2," in caplog.text) == said
+
+
+def test_classes_that_the_model_knows_may_be_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with still(model()) as trainer:
+        trainer.fit(table(tmp_path, ["neg", "pos"]), epochs=1, progress=False)
+    assert "logits" not in caplog.text
+
+
 def test_paths_are_read_as_in_training(tmp_path: Path) -> None:
     """Columns in another order would be other features without a word, in validation, evaluation and predictions."""
     g = df.GraphBuilder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,11 @@ from ... import ops
 from ...errors import InputError
 from ...ir.types import DType, TensorType
 from ...ir.value import Value
+from ..data.columns import listed
 from .loss import Allowed
 from .terms import alike, constant, zero
+
+_log = logging.getLogger("dataflow")
 
 
 def class_axis(name: str, axis: int | None, output: TensorType, labels: TensorType) -> int:
@@ -148,6 +152,17 @@ def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
         return Allowed(0, besides=ignored)
     one = f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
     return Allowed(0, classes - 1, ignored, advice=one if classes == 1 else "")
+
+
+def warn_of_unused(output: TensorType, names: Sequence[str]) -> None:
+    """Says that logits (B, C) are of more classes than labels (B,) with these names have."""
+    classes = output.shape[1] if output.rank == 2 else None
+    if isinstance(classes, int) and classes > len(names):
+        _log.warning(
+            "the data has %d classes, %s, and the logits %s are of %d: the others are only learned to be never right; "
+            "df.replace_head(model, classes=%d), --classes %d, makes a head for those of the data",
+            len(names), listed(names), output, classes, len(names), len(names),
+        )  # fmt: skip
 
 
 def _chosen(name: str, axis: int, output: TensorType) -> int:
