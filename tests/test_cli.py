@@ -470,14 +470,20 @@ def test_an_interrupt_is_130_after_writing(
         (["--loss", "no_such_module:Loss"], "loss 'no_such_module:Loss': no_such_module can't be imported"),
         (["--optimizer", "dataflow.optim:Newton"], "dataflow.optim has no 'Newton'"),
         (["--optimizer", "dataflow.losses:MSE", "--lr", "0.1"], "can't be made with {'lr': 0.1}"),
-        (["--plot", "{model}/p.png"], "there is no folder"),
+        (["--plot", "{model}/p.png"], "--plot {model}/p.png: there is no folder"),
+        (
+            ["--log", "{model}/nowhere/log.csv"],
+            "--log {model}/nowhere/log.csv: there is no folder {model}/nowhere; make",
+        ),
+        (["--tensorboard", "{model}/a/b"], "--tensorboard {model}/a/b: {model} is a file; expected a folder"),
+        (["--checkpoint", "{model}/new/deep"], "--checkpoint {model}/new/deep: {model} is a file; expected a folder"),
         (["--resume", "auto"], "needs checkpoint="),
     ],
 )
 def test_options_of_finetune_that_do_not_fit(
     run: Any, model: Path, data: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    arguments = [a.format(model=model) for a in arguments]
+    arguments, message = [a.format(model=model) for a in arguments], message.replace("{model}", str(model))
     target = [] if "-o" in arguments else ["-o", str(tmp_path / "t.mlp")]
     result = run("finetune", model, "--data", data, *target, *arguments)
     assert result.code == 2

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
+from ..host import checks
 from ..model import Model
 from ..plugin.registry import registry_of
 from ..train.callbacks import Callback, EarlyStop
@@ -88,9 +89,10 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
     if options.plot not in (None, "-"):
-        if not Path(options.plot).absolute().parent.is_dir():
-            raise InputError(f"--plot {options.plot}: there is no folder {Path(options.plot).absolute().parent}")
+        checks.writable_file("--plot", options.plot)
         require_matplotlib(options.plot)
+    if not in_job():  # one process of a job writes, on its own machine
+        _check_written(options)
     model, trainer, dataset = _prepared(model, options)
     validation = None if options.val is None else dataset.like(options.val)
     callbacks: list[Callback | str] = [*options.callbacks]
@@ -131,6 +133,15 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         "classes": {key: list(names) for key, names in trainer.classes.items()},
         "figures": {name: column[history.kept] for name, column in history.epochs.items() if column},
     }
+
+
+def _check_written(options: Options) -> None:
+    """Says before long work which files of a run couldn't be written; raises InputError."""
+    if options.log is not None:
+        checks.writable_file("--log", options.log)
+    for name, folder in {"--tensorboard": options.tensorboard, "--checkpoint": options.checkpoint}.items():
+        if folder is not None:
+            checks.writable_folder(name, folder)
 
 
 def find_lr(model: Model, options: Options) -> RateCurve | None:

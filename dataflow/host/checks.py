@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +136,49 @@ def path(name: str, value: Any) -> str:
     if not isinstance(found, str) or not found:
         raise InputError(f"{name} is {shown(value)}; expected the path of a file")
     return found
+
+
+def writable_file(name: str, value: Any) -> Path:
+    """The path of a file that could be written now; nothing is written.
+
+    Raises:
+        InputError: it is no path, or a folder, or there is no folder for it, or one of them can't be written.
+    """
+    found = Path(path(name, value))
+    folder = found.absolute().parent
+    if found.is_dir():
+        raise InputError(f"{name} {found}: it is a folder; expected the path of a file")
+    if not folder.is_dir():
+        raise InputError(f"{name} {found}: there is no folder {folder}; make it, or choose another path")
+    there = found if found.exists() else folder
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{name} {found}: {there} can't be written; change its permissions, or choose another path")
+    return found
+
+
+def writable_folder(name: str, value: Any) -> Path:
+    """The path of a folder that could be made now, or is there, and could be written; nothing is made.
+
+    Raises:
+        InputError: it is no path, it or what it lies in is a file, or that can't be written.
+    """
+    found = Path(path(name, value))
+    there = next(one for one in (found.absolute(), *found.absolute().parents) if os.path.lexists(one))
+    if not there.is_dir():
+        raise InputError(f"{name} {found}: {there} is a file; expected a folder, or the path of a new one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{name} {found}: {there} can't be written; change its permissions, or choose another folder")
+    return found
+
+
+@contextlib.contextmanager
+def writing(name: str, target: Path) -> Iterator[None]:
+    """A context in which a file or folder is made; what the system refuses becomes an InputError that names it."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"{name} {target}: it can't be written: {why}; choose another path") from error
 
 
 def array(name: str, value: Any) -> np.ndarray[Any, Any]:

@@ -25,6 +25,7 @@ import numpy as np
 import xxhash
 
 from ..errors import InputError
+from ..host import checks
 from ..ir.graph import Graph
 from ..ir.types import Array, dtype
 from .interrupts import InterruptsHeld
@@ -92,16 +93,11 @@ class Claim:
         """Makes the folder and claims it.
 
         Raises:
-            InputError: another run writes there, or it is a file.
-            OSError: the folder can't be made or written.
+            InputError: another run writes there, it is a file, or it can't be made or written.
         """
-        folder = self._folder
-        try:
+        folder = checks.writable_folder("checkpoint", self._folder)
+        with checks.writing("checkpoint", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise InputError(f"{folder}: it, or what it lies in, is a file; checkpoints need a folder") from None
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, "checkpoints can't be written here", str(folder))
         with InterruptsHeld():
             self._handle = os.open(folder, os.O_RDONLY)
             try:

@@ -116,7 +116,7 @@ def test_a_file_is_no_folder_for_checkpoints(tmp_path: Path) -> None:
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with (
             df.Trainer(model(), devices=["cpu"]) as trainer,
-            pytest.raises(df.InputError, match="is a file; checkpoints need a folder"),
+            pytest.raises(df.InputError, match="is a file; expected a folder"),
         ):
             trainer.fit(data(), checkpoint=folder, progress=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import struct
 from pathlib import Path
 from types import ModuleType
@@ -238,6 +239,33 @@ def test_options_of_logs_are_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(df.InputError):
             made()
+
+
+def test_logs_that_can_not_be_written_are_refused_where_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    file = tmp_path / "file"
+    file.write_text("")
+    refused = {
+        "there is no folder": [lambda: df.callbacks.CSV(tmp_path / "no" / "log.csv")],
+        "it is a folder": [lambda: df.callbacks.JSONLines(tmp_path), lambda: df.callbacks.CSV(tmp_path, append=True)],
+        "is a file; expected a folder": [lambda: df.callbacks.TensorBoard(file / "board")],
+        "it can't be written: No such file": [lambda: df.callbacks.CSV("/proc/dataflow.csv")],  # says the system
+    }
+    for message, made in refused.items():
+        for make in made:
+            with pytest.raises(df.InputError, match=message):
+                make()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the superuser may write anywhere
+    for make in (df.callbacks.CSV, df.callbacks.JSONLines, df.callbacks.TensorBoard):
+        with pytest.raises(df.InputError, match=f"{tmp_path} can't be written; change its permissions"):
+            make(tmp_path / "new")
+    with (
+        df.Trainer(classifier(), devices=["numpy"]) as trainer,
+        pytest.raises(df.InputError, match=r"checkpoint .* can't"),
+    ):
+        trainer.fit(data(12), checkpoint=tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
 
 
 # ---- statistics of a training ------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1, histograms: bool = False) -> None:
-        self._folder = Path(checks.path("TensorBoard: folder", folder))
+        self._folder = checks.writable_folder("TensorBoard: folder", folder)
         self._every = integer("TensorBoard: every", every)
         self._histograms = bool(checks.instance("TensorBoard: histograms", histograms, bool))
         self._file: EventFile | None = None
@@ -43,7 +43,8 @@ class TensorBoard:
     def __call__(self, event: Event) -> None:
         """Writes an event."""
         if self._file is None:
-            self._file = EventFile(self._folder)
+            with checks.writing("TensorBoard: folder", self._folder):
+                self._file = EventFile(self._folder)
         if event.kind == "end":
             self._file = None
         elif event.kind == "epoch" or event.step % self._every == 0:
@@ -67,14 +68,15 @@ class CSV:
     """
 
     def __init__(self, path: str | Path, *, every: Literal["epoch", "step"] = "epoch", append: bool = False) -> None:
-        self._path = Path(checks.path("CSV: path", path))
         self._every = checks.text("CSV: every", every, ("epoch", "step"))
+        self._path = checks.writable_file("CSV: path", path)
         self._names: list[str] = []
         if append and self._path.exists():
             with self._path.open(newline="", encoding="utf-8") as file:
                 self._names = next(csv.reader(file), [])
         else:
-            self._path.write_text("")
+            with checks.writing("CSV: path", self._path):
+                self._path.write_text("")
 
     def __call__(self, event: Event) -> None:
         """Writes a line where the event is of the kind."""
@@ -106,9 +108,10 @@ class JSONLines:
     """
 
     def __init__(self, path: str | Path, *, append: bool = False) -> None:
-        self._path = Path(checks.path("JSONLines: path", path))
+        self._path = checks.writable_file("JSONLines: path", path)
         if not append:
-            self._path.write_text("")
+            with checks.writing("JSONLines: path", self._path):
+                self._path.write_text("")
 
     def __call__(self, event: Event) -> None:
         """Writes a line."""
