@@ -16,7 +16,7 @@ from ..host.checks import shown
 from ..ir.builder import GraphBuilder
 from ..ir.types import Array, TensorType, float32
 from ..ir.value import Value
-from .data.batch import refuse_nan
+from .data.batch import in_dtype, refuse_nan
 from .losses.loss import Loss, Target, compared
 from .losses.terms import ones, per_sample, summed, upcast, weighed
 from .metrics import Gathered, Metric
@@ -329,7 +329,7 @@ def checked_weight(given: Array, size: int, indices: Array | None) -> Array:
     """
     if given.dtype.kind not in "fiub":
         raise InputError(f"'sample_weight' is {given.dtype}; expected numbers")
-    weight = np.asarray(given, np.float32)
+    weight = in_dtype(SAMPLE_WEIGHT, given, np.dtype(np.float32), indices)
     refuse_nan(SAMPLE_WEIGHT, weight, indices)
     if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
         raise InputError(_unfit(weight, size, indices))

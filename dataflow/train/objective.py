@@ -21,7 +21,7 @@ from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples, with_figures
-from .data.batch import Batch, refuse_nan
+from .data.batch import Batch, in_dtype, refuse_nan
 from .losses.before import before
 from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of
@@ -153,7 +153,7 @@ class Objective:
             for key, kind in wanted:
                 refuse_nan(key, counting[key], indices)
                 if key in entries:
-                    entries[key] = np.asarray(counting[key], kind)
+                    entries[key] = in_dtype(key, counting[key], kind, indices)
             if allowed is not None:
                 self._refuse_others(allowed, entry, counting, indices)
         if SAMPLE_WEIGHT in entries:

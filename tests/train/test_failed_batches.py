@@ -183,3 +183,18 @@ def test_the_sum_of_squares(dtype: Any, size: int) -> None:
             spoiled = x.copy()
             spoiled[index] = bad
             assert not np.isfinite(of(spoiled)), (bad, index)
+
+
+@pytest.mark.parametrize("key", ["labels", "sample_weight"])
+@pytest.mark.parametrize("call", ["step", "evaluate", "fit"])
+def test_numbers_beyond_float32_name_their_sample(key: str, call: str) -> None:
+    """NumPy's own conversion warns, which fails a test, and makes them infinite."""
+    batch = {"x": np.ones((3, 3), np.float32), "labels": np.ones((3, 1)), "sample_weight": np.ones(3)}
+    batch[key][2] = 1e300
+    g = df.GraphBuilder("linear")
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("n", 3)), g.parameter("w", np.ones((3, 1), np.float32))))
+    with df.Trainer(df.Model(g.build()), "mse", devices=["cpu"]) as trainer:
+        options = {"progress": False, "shuffle": False} if call == "fit" else {}
+        with pytest.raises(df.InputError, match=rf"'{key}' of sample 2 is 1e\+300, which is beyond .* float32"):
+            getattr(trainer, call)(batch, **options)
+        assert trainer.steps == 0

@@ -158,6 +158,25 @@ def refuse_nan(key: str, array: Array, indices: Array | None) -> None:
         raise InputError(f"{key!r} of sample {number} is NaN; leave such samples out")
 
 
+def in_dtype(key: str, array: Array, kind: np.dtype[Any], indices: Array | None) -> Array:
+    """The array in that dtype.
+
+    Raises:
+        InputError: a finite number would become infinite; says of which sample.
+    """
+    if array.dtype == kind or array.dtype.kind != "f" or kind.kind != "f":
+        return np.asarray(array, kind)
+    with np.errstate(over="ignore"):
+        found = array.astype(kind)
+    beyond = np.isinf(found)
+    if beyond.any() and (beyond := beyond & np.isfinite(array)).any():
+        at = tuple(np.argwhere(beyond)[0])
+        row = int(at[0]) if at else 0
+        number = int(indices[row]) if indices is not None else row
+        raise InputError(f"{key!r} of sample {number} is {array[at]:g}, which is beyond the numbers of {kind}")
+    return found
+
+
 def type_of(array: Array) -> str:
     """Dtype and shape as a text."""
     return f"{array.dtype}{list(array.shape)}"
