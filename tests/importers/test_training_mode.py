@@ -257,3 +257,16 @@ def test_statistics_of_a_batch_that_are_read_have_no_inference_mode(tmp_path: Pa
         df.load(str(tmp_path / "m.onnx"), mode="inference")
     with pytest.raises(df.InputError, match="mode is 'eval'; expected 'inference'"):
         df.load(str(tmp_path / "m.onnx"), mode="eval")
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "inference"}])
+@pytest.mark.parametrize("operands", [[], ["x"], ["x", "s", "s", "s"]])
+def test_nodes_without_their_operands_are_named_in_either_mode(
+    mode: dict[str, str], operands: list[str], tmp_path: Path
+) -> None:  # fmt: skip
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    nodes = [helper.make_node("BatchNormalization", operands, ["y"], training_mode=1)]
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.ones(3, np.float32), "s")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    with pytest.raises(df.ModelError, match=f"BatchNormalization 'y'.* it has {len(operands)} inputs; expected 5"):
+        df.load(str(tmp_path / "m.onnx"), **mode)

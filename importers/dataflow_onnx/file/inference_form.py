@@ -38,8 +38,10 @@ def _changed(graph: Any, opset: int, varying: set[str], stored: set[str]) -> int
     count = 0
     for node in graph.node:
         if not plain_domain(node.domain):
-            if node.op_type == "BatchNormalization" and node.input[0] in varying and stored.issuperset(node.input[3:5]):
-                count += _norm(node, opset, read)
+            if node.op_type == "BatchNormalization":
+                running = node.input[3:5]  # fewer than two where the node is malformed, which the import says
+                if len(running) == 2 and node.input[0] in varying and stored.issuperset(running):
+                    count += _norm(node, opset, read)
             elif node.op_type == "Dropout":
                 count += _dropout(node, opset)
         for body in _bodies(node):
