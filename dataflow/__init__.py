@@ -119,14 +119,11 @@ _NAMES |= dict.fromkeys(
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        module = importlib.import_module(f"dataflow.{name}")
-        if name != "ops":  # which answer for themselves
-            answer(module)
-        return module
+    if name in _MODULES:  # which answer for themselves
+        return importlib.import_module(f"dataflow.{name}")
     if name in _NAMES:
         module = importlib.import_module(f"dataflow.{_NAMES[name]}")
-        answer(module, name)
+        answer(module.__name__, name)
         return getattr(module, name)
     if name == "__all__":  # for import *, which asks for it
         here = [key for key, one in globals().items() if str(getattr(one, "__module__", "")).startswith("dataflow")]

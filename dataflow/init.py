@@ -13,6 +13,7 @@ import numpy as np
 
 from .errors import InputError
 from .host import checks
+from .host.keywords import answer as _answer
 from .host.numbers import integer
 from .ir.types import Array
 
@@ -106,3 +107,6 @@ def orthogonal(shape: Sequence[int], seed: int = 0, *, gain: float = 1.0) -> Arr
 
 def _random(seed: int) -> np.random.Generator:
     return np.random.default_rng(integer("init: seed", seed, 0))
+
+
+_answer(__name__)

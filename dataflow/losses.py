@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host.keywords import answer as _answer
 from .train.losses import CTC as CTC
 from .train.losses import KL as KL
 from .train.losses import MAE as MAE
@@ -24,3 +25,5 @@ from .train.losses import SmoothL1 as SmoothL1
 from .train.losses import Target as Target
 from .train.losses import Triplet as Triplet
 from .train.losses import output as output
+
+_answer(__name__)

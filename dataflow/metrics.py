@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host.keywords import answer as _answer
 from .train.metrics import F1 as F1
 from .train.metrics import PRAUC as PRAUC
 from .train.metrics import R2 as R2
@@ -19,3 +20,5 @@ from .train.metrics import Perplexity as Perplexity
 from .train.metrics import Precision as Precision
 from .train.metrics import Recall as Recall
 from .train.metrics import TopK as TopK
+
+_answer(__name__)

@@ -17,6 +17,7 @@ import numpy as np
 from . import init, ops
 from .errors import InputError
 from .host import checks
+from .host.keywords import answer as _answer
 from .host.numbers import integer
 from .ir.builder import GraphBuilder
 from .ir.dims import Dim, Size
@@ -200,3 +201,6 @@ def _size(what: str, x: Value, axis: int) -> int:
     if not isinstance(size, int):
         raise InputError(f"nn.{what}: axis {axis} of x, which is {x.type}, has no fixed size; it is that of the weight")
     return size
+
+
+_answer(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host.keywords import answer as _answer
 from .train.loss_scale import LossScale as LossScale
 from .train.optimizers import EMA as EMA
 from .train.optimizers import LAMB as LAMB
@@ -25,3 +26,5 @@ from .train.optimizers import RMSprop as RMSprop
 from .train.optimizers import ScheduleFreeAdamW as ScheduleFreeAdamW
 from .train.optimizers import ScheduleFreeSGD as ScheduleFreeSGD
 from .train.optimizers import Slot as Slot
+
+_answer(__name__)

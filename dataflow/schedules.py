@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host.keywords import answer as _answer
 from .train.schedules import Constant as Constant
 from .train.schedules import Cosine as Cosine
 from .train.schedules import CosineRestarts as CosineRestarts
@@ -15,3 +16,5 @@ from .train.schedules import Polynomial as Polynomial
 from .train.schedules import Step as Step
 from .train.schedules import Warmup as Warmup
 from .train.schedules import WarmupStableDecay as WarmupStableDecay
+
+_answer(__name__)

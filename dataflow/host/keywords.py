@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, TypeGuard, TypeVar, cast
 
 from ..errors import InputError
@@ -88,8 +89,12 @@ def _unknown(function: Callable[..., Any], given: Iterable[str]) -> UnknownKeywo
     return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
 
 
-def answer(module: ModuleType, *names: str) -> None:
-    """Makes functions and classes of ours that a module has ``answered``, in place: all public ones by default."""
+def answer(module_name: str, *names: str) -> None:
+    """Makes functions and classes of ours that a module has ``answered``, in place: all public ones by default.
+
+    Modules that users import names from call it at their end, so that the order of imports doesn't matter.
+    """
+    module = sys.modules[module_name]
     for name in names or [name for name in vars(module) if not name.startswith("_")]:
         found = vars(module).get(name)
         if isinstance(found, type):

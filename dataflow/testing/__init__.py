@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..host.keywords import answer as _answer
+
 _NAMES = {
     "check_device": "conformance",
     "Outcome": "outcome",
@@ -20,7 +22,9 @@ _NAMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(f"dataflow.testing.{_NAMES[name]}"), name)
+        module = importlib.import_module(f"dataflow.testing.{_NAMES[name]}")
+        _answer(module.__name__, name)
+        return getattr(module, name)
     raise AttributeError(f"module 'dataflow.testing' has no attribute {name!r}")
 
 

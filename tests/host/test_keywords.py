@@ -3,6 +3,8 @@
 import copy
 import inspect
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +55,27 @@ def test_the_keyword_that_is_meant_is_named(call, given, meant):
     with pytest.raises(df.InputError, match=rf"'{given}'.* use {meant}= for {given}=") as raised:
         call(*small())
     assert isinstance(raised.value, TypeError)  # as Python's own error is
+
+
+@pytest.mark.parametrize(
+    ("statement", "call", "meant"),
+    [
+        ("from dataflow.optim import AdamW", "AdamW(learning_rate=1)", "lr"),
+        ("from dataflow.callbacks import CSV", "CSV('x', evry='step')", "every"),
+        ("from dataflow.init import normal", "normal((2,), random_state=1)", "seed"),
+        ("from dataflow.losses import Focal", "Focal(gama=2)", "gamma"),
+        ("from dataflow.metrics import TopK", "TopK(kk=2)", "k"),
+        ("from dataflow.nn import linear", "linear(None, None, units=3)", "features"),
+        ("from dataflow.schedules import Warmup", "Warmup(warmups=3)", "warmup"),
+        ("from dataflow.testing import check_device", "check_device(devices='cpu')", "device"),
+        ("import dataflow as df", "df.optim.AdamW(learning_rate=1)", "lr"),
+        ("import dataflow.optim, dataflow as df", "df.optim.AdamW(learning_rate=1)", "lr"),
+    ],
+)
+def test_the_order_of_imports_does_not_matter(statement, call, meant):
+    """In a process of its own: what another test imported answers already."""
+    done = subprocess.run([sys.executable, "-c", f"{statement}\n{call}"], capture_output=True, text=True, timeout=60)
+    assert f"use {meant}= for " in done.stderr
 
 
 def test_a_keyword_that_is_like_none_is_answered_with_those_that_there_are():
