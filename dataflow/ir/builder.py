@@ -77,10 +77,11 @@ class GraphBuilder:
         """A stored tensor that training may change, named within the scopes around it; see ``initializer``."""
         return self.initializer(self.scoped(name), array, role="parameter", trainable=trainable)
 
-    def constant(self, array: Any, name: str = "constant") -> Value:
-        """A stored tensor that isn't trained; one without a name of its own is a literal, see ``Initializer``."""
-        literal = name == "constant"
-        return self._initialize(self.value(name, _type_of(array, name)), array, "constant", False, literal=literal)
+    def constant(self, array: Any, name: str | None = None) -> Value:
+        """A stored tensor that isn't trained; one without a name is a literal, see ``Initializer``."""
+        wanted = "constant" if name is None else name
+        value = self.value(wanted, _type_of(array, wanted))
+        return self._initialize(value, array, "constant", False, literal=name is None)
 
     def initializer(
         self,

@@ -40,7 +40,7 @@ class Builder(Protocol):
     ) -> Use:
         """The node that computes ``op``."""
 
-    def constant(self, array: Any, name: str = "constant") -> Value:
+    def constant(self, array: Any, name: str | None = None) -> Value:
         """A stored tensor that never changes."""
 
     def scalar(self, number: float, dtype: DType) -> Value:

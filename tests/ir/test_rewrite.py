@@ -6,6 +6,7 @@ import dataflow as df
 from dataflow import ops
 from dataflow.ir.rewrite import replace_nodes
 from dataflow.lower.placement import Pins, targets_of
+from dataflow.ops.rules.subgraph import inline
 from dataflow.passes.pipeline import PIPELINE, Context, run_phases
 from dataflow.plugin import default_registry
 
@@ -88,3 +89,17 @@ def test_passes_without_a_match_give_the_graph_itself():
     targets = targets_of(Pins(("cpu", "numpy")), registry)
     unfused = [p for p in PIPELINE if p.name not in ("fuse_elementwise", "fuse")]
     assert run_phases(unfused, ["simplify", "fold", "fuse"], given, Context((), {}, targets, registry.ops)) is given
+
+
+def test_constants_without_a_name_are_literals_whatever_others_are_called():
+    g = df.GraphBuilder()
+    stored = [g.constant(np.ones(2), "constant"), g.constant(np.ones(2), "constant"), g.constant([1.0])]
+    g.output("y", stored[0])
+    made = g.build()
+    assert [made.initializers[value].literal for value in stored] == [False, False, True]
+    assert stored[0].name == "constant"
+    other = df.GraphBuilder()
+    copies = inline(other, made, ())
+    other.output("y", copies[stored[0]])
+    inlined = other.build()
+    assert [inlined.initializers[copies[value]].literal for value in stored] == [False, False, True]

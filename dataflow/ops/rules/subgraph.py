@@ -27,7 +27,7 @@ def inline(builder: Builder, body: Graph, inputs: Sequence[Value]) -> dict[Value
     """Copies a body's nodes behind ``inputs``; the new value of each old one."""
     new: dict[Value, Value] = dict(zip(body.inputs, inputs, strict=True))
     for value, data in body.initializers.items():
-        new[value] = builder.constant(data.array, value.name)
+        new[value] = builder.constant(data.array, None if data.literal else value.name)
     for node in body.nodes:
         operands = [None if v is None else new[v] for v in node.inputs]
         made = builder.add(node.op, operands, node.attributes, bodies=node.bodies, name=node.name)
