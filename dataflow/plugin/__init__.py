@@ -107,6 +107,8 @@ _NAMES = {
     # what a long computation asks so that it can be cancelled
     "limited": "host.limits",
     "poll": "host.limits",
+    # a file that is complete or isn't there
+    "new_file": "host.new_file",
     # graphs of which some sizes are computed, or which are made for some inputs alone
     "Argument": "ir.specialize",
     "Compute": "ir.specialize",

@@ -9,6 +9,7 @@ from ..execute.python_device import PythonDevice as PythonDevice
 from ..execute.python_device import call_kernel as call_kernel
 from ..host.limits import limited as limited
 from ..host.limits import poll as poll
+from ..host.new_file import new_file as new_file
 from ..ir.builder import GraphBuilder as GraphBuilder
 from ..ir.dims import Dim as Dim
 from ..ir.dims import Size as Size

@@ -111,7 +111,8 @@ class Format:
         converts: ``load`` also gets ``converters=``, the sequence of Converters that plugins offer.
         exports: ``save`` also gets ``exporters=``, the Exporters that plugins offer by name of the op.
         replaces: ``save`` gets ``overwrite=``, and its files appear complete or not at all, e.g. where several are.
-            Without it ``save`` writes a file beside the user's, which takes that name when it is complete.
+            Without it ``save`` writes a file beside the user's, which takes that name when it is complete. See
+            ``dataflow.plugin.new_file``.
         refuses: why ``load`` can't use a Converter that a plugin offers, or None; the plugin is set aside.
         plugin: who offers it; filled in when plugins are loaded.
 

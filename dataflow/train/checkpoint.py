@@ -6,7 +6,6 @@ files of others, and files of newer versions are distinguished.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -16,7 +15,6 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ import xxhash
 
 from ..errors import InputError
 from ..host import checks
+from ..host.new_file import new_file, reach_disk
 from ..ir.graph import Graph
 from ..ir.types import Array, dtype
 from .interrupts import InterruptsHeld
@@ -135,7 +134,6 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     """
     folder = Path(folder)
     path = folder / f"step-{step:09d}.safetensors"
-    unfinished = folder / f".{path.name}.{_HOST}.{os.getpid()}.part"
     tensors = {name: np.require(array, requirements="C") for name, array in checkpoint.tensors.items()}
     metadata = {
         "format": f"dataflow checkpoint {VERSION}",
@@ -145,14 +143,9 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     metadata["digest"] = _digest(tensors, metadata)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
+        with new_file(path, name=f".{path.name}.{_HOST}.{os.getpid()}.part", synced=True) as unfinished:
             write_tensors(unfinished, tensors, metadata)
-            _reach_disk(unfinished)
-            unfinished.replace(path)
-        finally:
-            with suppress(OSError):  # the reason why it is still there counts
-                unfinished.unlink(missing_ok=True)
-        _reach_disk(folder)
+        reach_disk(folder)
     except OSError as error:
         why = f"this checkpoint was not saved, earlier ones stay: {error.strerror or error}"
         raise OSError(error.errno, why, str(path)) from error
@@ -220,17 +213,6 @@ def _alive(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
-
-
-def _reach_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no fsync of folders
-            raise
-    finally:
-        os.close(handle)
 
 
 # ---- reading ------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -77,10 +78,10 @@ def test_a_safetensors_file_of_others_is_refused(tmp_path: Path) -> None:
 def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint.save(tmp_path, 1, made(1), keep=3)
 
-    def full(path: Path) -> None:
+    def full(handle: int) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(checkpoint, "_reach_disk", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         checkpoint.save(tmp_path, 1, made(99), keep=3)
     assert [p.name for p in tmp_path.iterdir()] == ["step-000000001.safetensors"]

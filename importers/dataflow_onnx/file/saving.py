@@ -6,10 +6,10 @@ makes the new model exist; until then the old one is complete, data and all.
 
 from __future__ import annotations
 
+import errno
+import functools
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dataflow.errors import InputError, ModelError
+from dataflow.plugin import new_file
 
 from .records import Array
 
@@ -25,6 +26,7 @@ WORTH_MOVING = 1024  # bytes; smaller tensors stay in the model file
 _ALIGNMENT = 4096
 _EXTERNAL = 1  # TensorProto.DataLocation
 _IN_GRAPH = 5  # AttributeProto.AttributeType
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def tensors(graph: Any) -> Iterator[Any]:
@@ -161,23 +163,12 @@ def write_file(
     """
     known = near or target
     assert isinstance(known, Path)
+    final = functools.cache((lambda: target) if isinstance(target, Path) else target)
     try:
-        handle, name = tempfile.mkstemp(dir=known.parent, prefix=f".{known.name}.")
-    except OSError as error:
-        raise InputError(f"{known}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with new_file(known, synced=True, renamed=final) as unfinished, unfinished.open("wb") as file:
             for chunk in chunks:
                 file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        final = target if isinstance(target, Path) else target()
-        Path(name).replace(final)
-        return final
     except OSError as error:
-        raise InputError(f"{known}: cannot be written: {error.strerror}; is the disk full?") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
+        full = "; is the disk full?" if error.errno in _FULL else ""
+        raise InputError(f"{known}: cannot be written: {error.strerror}{full}") from None
+    return final()

@@ -1,0 +1,49 @@
+"""Files that are complete or aren't there, and reach the disk where that is asked for."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from dataflow.plugin import new_file
+
+
+def test_a_file_has_its_name_when_it_is_written(tmp_path):
+    target = tmp_path / "model.x"
+    target.write_text("before")
+    with new_file(target, name=".mine") as unfinished:
+        unfinished.write_text("after")
+        assert target.read_text() == "before" and unfinished == tmp_path / ".mine"
+    assert target.read_text() == "after" and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_name_may_depend_on_what_was_written(tmp_path):
+    written = []
+    with new_file(tmp_path / "x", renamed=lambda: tmp_path / f"x.{len(written)}") as unfinished:
+        written += [1, 2]
+        unfinished.write_text("text")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.2"]
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_what_is_synced_is_so_before_it_has_its_name(synced, tmp_path, monkeypatch):
+    calls, replace, fsync = [], Path.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda path, other: (calls.append("replace"), replace(path, other)))
+    with new_file(tmp_path / "x", synced=synced) as unfinished:
+        unfinished.write_text("text")
+    assert calls == ["fsync", "replace"] if synced else ["replace"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_file_that_does_not_reach_the_disk_leaves_what_was_there(number, tmp_path, monkeypatch):
+    def fail(handle):
+        raise OSError(number, os.strerror(number))
+
+    target = tmp_path / "x"
+    target.write_text("before")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=os.strerror(number)), new_file(target, synced=True) as unfinished:
+        unfinished.write_text("after")
+    assert target.read_text() == "before" and list(tmp_path.iterdir()) == [target]
