@@ -10,6 +10,7 @@ from .train.metrics import RMSE as RMSE
 from .train.metrics import ROCAUC as ROCAUC
 from .train.metrics import Accuracy as Accuracy
 from .train.metrics import CalibrationError as CalibrationError
+from .train.metrics import CharacterErrorRate as CharacterErrorRate
 from .train.metrics import Confusion as Confusion
 from .train.metrics import Gathered as Gathered
 from .train.metrics import IoU as IoU
@@ -20,5 +21,6 @@ from .train.metrics import Perplexity as Perplexity
 from .train.metrics import Precision as Precision
 from .train.metrics import Recall as Recall
 from .train.metrics import TopK as TopK
+from .train.metrics import WordErrorRate as WordErrorRate
 
 _answer(__name__)

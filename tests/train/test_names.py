@@ -147,7 +147,7 @@ def test_names_that_are_none_say_what_there_is():
     for option, known in (("loss", "distill, absolute"), ("optimizer", "schedule_free_sgd, halving, fixed")):
         with pytest.raises(df.InputError, match=f"there is no {option} 'x'; known: .*{known}, 'module:object'"):
             trainer(**{option: "x"})
-    with pytest.raises(df.InputError, match=r"there is no metric 'x'; known: accuracy, .*, ece, largest"):
+    with pytest.raises(df.InputError, match=r"there is no metric 'x'; known: accuracy, .*, wer, largest"):
         trainer(metrics=["x"])
     with pytest.raises(df.InputError, match="there is no callback 'x'; known: keep, 'module:object'"):
         trainer().fit(BATCH, callbacks=["x"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ... import ops
 from ...errors import InputError
@@ -12,7 +15,7 @@ from ...ir.types import TensorType, int64
 from ...ir.value import Value
 from .class_axis import need_class_numbers
 from .loss import LABELS, Target
-from .terms import alike, as_dtype, class_numbers, filled, number, ones, upcast, zero
+from .terms import alike, as_dtype, class_numbers, constant, filled, number, ones, upcast, zero
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class CTC:
             if given.dtype.kind not in "iu" or not alike(given.shape, labels.shape[:1]):
                 raise InputError(f"ctc: {key!r} is {given}; expected (B,) of an integer type")
         entries = tuple(TensorType(int64, given.shape) for given in lengths)
-        return Target(output, TensorType(int64, labels.shape), entries=entries)
+        return Target(output, TensorType(int64, labels.shape), entries=entries, blank=self.blank)
 
     def elements(self, target: Target, output: Value, labels: Value, *lengths: Value) -> tuple[Value, Value]:
         """The loss of each sample, by its number of labels, and 1."""
@@ -92,3 +95,29 @@ class CTC:
         divisor = as_dtype(ops.maximum(counts, number(counts, 1)), loss.type.dtype)
         loss = ops.div(loss, divisor)
         return loss, ones(loss)
+
+    def compared(self, target: Target, output: Value, labels: Value, *lengths: Value) -> tuple[Value, Value]:
+        """Logits (B, T, C), of the blank where a step doesn't count, and labels (B, L), -1 where there is none."""
+        z, labels = upcast(output), class_numbers(labels)
+        if self.time_major:
+            z = ops.transpose(z, perm=(1, 0, 2))
+        given = dict(zip(self.keys[1:], lengths, strict=True))
+        if self.input_lengths is not None:
+            size, steps, classes = z.type.sizes
+            there = ops.reshape(_within(class_numbers(given[self.input_lengths]), steps), shape=(size, steps, 1))
+            blank = (np.arange(classes) == self.blank).astype(z.type.dtype.numpy)
+            z = ops.where(there, z, constant(z, blank, "blank"))
+        if self.label_lengths is not None:
+            there = _within(class_numbers(given[self.label_lengths]), labels.type.shape[1])
+            labels = ops.where(there, labels, number(labels, -1))
+        return z, labels
+
+
+def _within(counts: Value, size: Any) -> Value:
+    """Which of ``size`` positions come before these counts (B,), as (B, size)."""
+    assert counts.builder is not None
+    attributes = {"start": 0, "limit": size, "delta": 1, "dtype": int64}
+    positions = counts.builder.add(ops.range_, (), attributes).outputs[0]
+    assert positions is not None
+    found: Value = ops.less(positions, ops.reshape(counts, shape=(counts.type.shape[0], 1)))
+    return found

@@ -78,6 +78,7 @@ class Target:
         entries: types of the further entries of the batch that the loss reads, in the order of its ``keys``.
         checked: the values that the labels may have where a kernel checks them, whose error knows no samples.
         sparse: in what metrics compare, labels that don't count are NaN.
+        blank: the class of no label, where metrics compare logits (B, T, C) with labels (B, L), negative where none is.
     """
 
     output: TensorType
@@ -88,6 +89,7 @@ class Target:
     entries: tuple[TensorType, ...] = ()
     checked: Allowed | None = None
     sparse: bool = False
+    blank: int | None = None
 
 
 @runtime_checkable

@@ -24,6 +24,8 @@ from .ranking import PRAUC as PRAUC
 from .ranking import ROCAUC as ROCAUC
 from .running_mean import RunningMean as RunningMean
 from .running_mean import figures as figures
+from .sequences import CharacterErrorRate as CharacterErrorRate
+from .sequences import WordErrorRate as WordErrorRate
 
 METRICS: Mapping[str, Callable[..., Any]] = {
     "accuracy": Accuracy,
@@ -41,5 +43,7 @@ METRICS: Mapping[str, Callable[..., Any]] = {
     "rmse": RMSE,
     "perplexity": Perplexity,
     "ece": CalibrationError,
+    "cer": CharacterErrorRate,
+    "wer": WordErrorRate,
 }
 """What makes a metric, by name."""
