@@ -93,6 +93,7 @@ _NAMES = {
     "dropout": "layers.dropout",
     "empty": "cdevice.host_memory",
     "evaluate": "train.inference",
+    "grad": "gradients",
     "kernels_of": "cdevice.library",
     "load": "model_files",
     "load_adapters": "adapters.folder",

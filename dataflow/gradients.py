@@ -1,18 +1,20 @@
-"""Gradients of a model, once: ``df.vjp``; and as a graph: ``df.value_and_grad``."""
+"""Gradients of a model, once: ``df.vjp``; as a graph: ``df.value_and_grad``; within a graph: ``df.grad``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
-from .errors import InputError
+from .errors import InputError, ModelError
 from .execute.arguments import checked_inputs, sizes_of
 from .execute.graph_of_inputs import graph_of_inputs
 from .host import checks
 from .ir.graph import Graph
 from .ir.types import Array
+from .ir.value import Value
 from .model import Model
-from .passes.autodiff import gradient_graph, vjp_graph
+from .ops.arithmetic import mul
+from .passes.autodiff import add_gradients, filled, gradient_graph, vjp_graph
 from .plugin.registry import registry_of
 from .session import Session
 
@@ -99,3 +101,51 @@ def value_and_grad(
     if taken:
         raise InputError(f"value_and_grad: there is an output {prefix + taken[0]!r} already; give another prefix=")
     return gradient_graph(graph, value, [known[name] for name in wanted], checks.text("prefix", prefix))
+
+
+@overload
+def grad(of: Value, wrt: Value, cotangent: Value | float | Array | None = None) -> Value: ...
+@overload
+def grad(of: Value, wrt: Sequence[Value], cotangent: Value | float | Array | None = None) -> tuple[Value, ...]: ...
+def grad(
+    of: Value, wrt: Value | Sequence[Value], cotangent: Value | float | Array | None = None
+) -> Value | tuple[Value, ...]:
+    """The gradient of a value by others, of the graph that is being built: its nodes are added there.
+
+    What it gives are values like any other: a loss, a step of an inner loop, or another gradient is made of them.
+
+    Args:
+        of: a float; of one with several elements the gradient of their sum, times ``cotangent``.
+        wrt: floats of the same graph: inputs, parameters, or values that it computes.
+        cotangent: a value, array or number that broadcasts to the shape of ``of``; 1 by default.
+
+    Returns:
+        A value of the shape of ``wrt``, or a tuple of them; zeros where ``of`` doesn't depend on it.
+
+    Raises:
+        InputError: these are no floats, or of different graphs.
+        ModelError: the graph is built already; ``value_and_grad`` differentiates such.
+        GradientError: an op between them has no gradient, named with what it is between.
+    """
+    single = isinstance(wrt, Value)
+    values = [wrt] if isinstance(wrt, Value) else list(checks.entries("grad: wrt", wrt, "a value, or a list of them"))
+    for value in (of, *values):
+        checks.instance("grad: what it is given", value, Value)
+        if not value.type.dtype.is_float:
+            raise InputError(f"grad: {value.name!r} is {value.type}; expected a float")
+        if value.builder is not of.builder:
+            raise InputError(f"grad: {of.name!r} and {value.name!r} belong to two graphs; adopt one into the other")
+    builder = of.builder
+    if builder is None:
+        raise ModelError(f"grad: {of.name!r} belongs to a finished graph; df.value_and_grad differentiates such")
+    seed = filled(builder, of, 1.0)
+    if cotangent is not None:
+        seed = mul(seed, cotangent)
+        if seed.type != of.type.cotangent:
+            raise InputError(f"grad: the cotangent makes {seed.type} of {of.name!r}, which is {of.type}")
+    origin = builder.origin
+    gradients = add_gradients(builder, {of: seed}, values)
+    builder.origin = origin
+    found = [(value, gradients[value]) for value in values]
+    results = tuple([filled(builder, value) if gradient is None else gradient for value, gradient in found])
+    return results[0] if single else results

@@ -44,9 +44,9 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
 
 
 def _through(
-    builder: Builder, forward: Sequence[Node], seeds: Mapping[Value, Value], wrt: Sequence[Value]
+    builder: Builder, forward: Sequence[Node], seeds: Mapping[Value, Value], wrt: Sequence[Value], steps: int = 0
 ) -> dict[Value, Value | None]:
-    """As ``add_gradients``, along these nodes alone."""
+    """As ``add_gradients``, along these nodes alone, which stand for a node after so many decompositions."""
     active = _reachable(forward, wrt)
     summands: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
@@ -70,15 +70,16 @@ def _through(
             continue
         if not any(v in active for v in node.inputs if v is not None):
             continue
-        builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
-        with builder.scope(f"grad/{node.name}"):
+        if not steps:  # names would grow with each
+            builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
+        with contextlib.nullcontext() if steps else builder.scope(f"grad/{node.name}"):
             try:
                 cotangents = [total(v) for v in node.outputs]
                 with _named_sizes(node):
-                    results = _by_rule(builder, node, cotangents, active)
+                    results = _by_rule(builder, node, cotangents, active, steps)
             except GradientError as error:
                 problems.append(str(error))
-                results = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
+                results = [filled(builder, v) if v in active else None for v in node.inputs]  # to see the others
             for value, cotangent in zip(node.inputs, results, strict=False):
                 if value is None or cotangent is None or value not in active:
                     continue
@@ -92,7 +93,8 @@ def _through(
                 given = total(node.outputs[0]) if node.op is slice_ else None
                 if given is not None:
                     slices[cotangent] = node, given
-    builder.origin = ""
+    if not steps:
+        builder.origin = ""
     if len(problems) > 1:
         raise GradientError(f"{len(problems)} nodes have no gradient:\n  " + "\n  ".join(reversed(problems)))
     if problems:
@@ -146,9 +148,9 @@ def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorTy
 
 
 def _by_rule(
-    builder: Builder, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]
+    builder: Builder, node: Node, cotangents: Sequence[Value | None], active: Collection[Value], steps: int
 ) -> Sequence[Value | None]:
-    """The cotangents of a node's inputs by the rule of its op."""
+    """The cotangents of a node's inputs by the rule of its op, or by its decomposition where it has none."""
     extra = _extra(node, cotangents)
     before = len(builder.nodes()) if extra else 0
     try:
@@ -158,7 +160,7 @@ def _by_rule(
             raise
         found = DECOMPOSED
     if found is DECOMPOSED:
-        return _through_decomposition(builder, node, cotangents)
+        return _through_decomposition(builder, node, cotangents, steps)
     results = (None,) * len(node.inputs) if found is None else (found,) if isinstance(found, Value) else found
     if not isinstance(results, (tuple, list)) or not all(v is None or isinstance(v, Value) for v in results):
         raise PluginError(f"{node.describe()}: its gradient rule gave {found!r}; expected a value or None per input")
@@ -172,7 +174,7 @@ def _by_rule(
     if unread is None:
         return results
     if node.op.decompose is not None:
-        return _through_decomposition(builder, node, cotangents)
+        return _through_decomposition(builder, node, cotangents, steps)
     raise GradientError(
         f"{node.describe()}: its gradient rule doesn't read the cotangent of the extra output {unread!r}, on which "
         "what is differentiated depends; the op needs a decomposition, or a rule that takes it"
@@ -180,7 +182,9 @@ def _by_rule(
 
 
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
-    """What the node's rule gives; raises GradientError where it has none."""
+    """What the node's rule gives; raises GradientError where it has neither one nor a decomposition."""
+    if node.op.gradient is None and node.op.decompose is not None:
+        return DECOMPOSED
     if node.op.gradient is None:
         raise GradientError(
             f"{node.describe()}: this op has no gradient, and it lies between the loss and "
@@ -213,14 +217,17 @@ def _unread(extra: Mapping[Value, str], made: Sequence[Node], results: Sequence[
     return (name for cotangent, name in extra.items() if cotangent not in known)
 
 
-def _through_decomposition(builder: Builder, node: Node, cotangents: Sequence[Value | None]) -> Sequence[Value | None]:
+def _through_decomposition(
+    builder: Builder, node: Node, cotangents: Sequence[Value | None], steps: int
+) -> Sequence[Value | None]:
     """The cotangents of a node's inputs by its decomposition, which is added to the builder."""
+    check_steps(steps, [node])
     before = len(builder.nodes())
     seeds: dict[Value, Value] = {}
     for value, cotangent in zip(decomposed(node, node.inputs), cotangents, strict=False):
         if value is not None and cotangent is not None:
             seeds[value] = add(seeds[value], cotangent) if value in seeds else cotangent
-    found = _through(builder, builder.nodes()[before:], seeds, [v for v in node.inputs if v is not None])
+    found = _through(builder, builder.nodes()[before:], seeds, [v for v in node.inputs if v is not None], steps + 1)
     return [None if v is None else found.pop(v, None) for v in node.inputs]  # of a value that is read twice once
 
 
@@ -231,12 +238,12 @@ def _summed(cotangent: Value, wanted: TensorType) -> Value:
     return sum_to(cotangent, shape=wanted.shape)
 
 
-def _any(builder: Builder, value: Value | None) -> Value | None:
-    """Some value that could be a cotangent."""
-    if value is None:
-        return None
-    attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype.cotangent}
-    return builder.add(full, (), attributes).outputs[0]
+def filled(builder: Builder, value: Value, number: float = 0.0) -> Value:
+    """A cotangent of a value, all of whose elements are ``number``."""
+    attributes = {"shape": value.type.shape, "value": number, "dtype": value.type.dtype.cotangent}
+    made = builder.add(full, (), attributes).outputs[0]
+    assert made is not None
+    return made
 
 
 def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
@@ -296,10 +303,7 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     for name in names:
         value = by_name[name]
         gradient = found[value]
-        if gradient is None:
-            gradient = _any(builder, value)
-        assert gradient is not None
-        builder.output(f"grad.{name}", gradient)
+        builder.output(f"grad.{name}", filled(builder, value) if gradient is None else gradient)
     return builder.build()
 
 
@@ -322,9 +326,7 @@ def gradient_graph(graph: Graph, of: Value, wrt: Sequence[Value], prefix: str) -
     found = add_gradients(builder, {new[of]: seed}, [by_name[name] for name in names])
     for name in names:
         gradient = found[by_name[name]]
-        gradient = _any(builder, by_name[name]) if gradient is None else gradient
-        assert gradient is not None
-        builder.output(prefix + name, gradient)
+        builder.output(prefix + name, filled(builder, by_name[name]) if gradient is None else gradient)
     return builder.build()
 
 

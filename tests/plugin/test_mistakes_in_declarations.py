@@ -85,7 +85,7 @@ def test_a_wrong_decomposition(made, text):
         df.Session(model_of(op, (3,)), registry=registry).run(np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("through", ["vjp", "session"])
+@pytest.mark.parametrize("through", ["vjp", "grad", "session"])
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_decomposition_that_does_not_end(length, through):
     """Ops that are made of each other in a circle; the message doesn't grow with what they became."""
@@ -97,6 +97,8 @@ def test_a_decomposition_that_does_not_end(length, through):
     with pytest.raises(PluginError, match=r"^circle\d: the decomposition doesn't end: after 64 steps") as raised:
         if through == "session":
             df.Session(model, registry=registry).run(np.ones(3, np.float32))
+        elif through == "grad":
+            model_of(lambda x: df.grad(ops[0](x), x), (3,))
         else:
             df.vjp(model, {"x0": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)}, registry=registry)
     assert len(str(raised.value)) < 250
@@ -111,6 +113,8 @@ def test_a_decomposition_of_the_same_op_that_ends():
         np.float32([1, 2, 3])
     )
     np.testing.assert_array_equal(found["y"], np.float32([40, 80, 120]))
+    slope = model_of(lambda x: df.grad(op(x, n=40), x), (3,))
+    np.testing.assert_array_equal(slope(np.ones(3, np.float32))["y"], np.float32([40, 40, 40]))
 
 
 def test_an_infer_that_does_not_end_is_named():
