@@ -71,7 +71,7 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("store", "atomic_store|__atomic_store_n", "tests/native/", "the functions of C"),
     ("place", ".*in_place", "dataflow/(planning|testing)/|tests/plugin/", "in place is the field's own term"),
-    ("machine", "machine", "dataflow/(planning/algorithms|train/loop).py", "the function of platform"),
+    ("machine", "machine", "dataflow/(planning/algorithms|train/changing).py", "the function of platform"),
 )
 # Phrases in comments and docstrings.
 PHRASES = {

@@ -1,18 +1,33 @@
-"""What may change in mid-training: the rate, and which parameters are frozen."""
+"""What may change in mid-training: the rate, which parameters are frozen, and all of it, to what a checkpoint has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from ..errors import InputError
+import numpy as np
+
+from ..errors import DataflowError, InputError
 from ..host import checks
+from ..host.numbers import integer
+from ..ir.types import Array
+from ..version import VERSION
+from . import checkpoint as files
+from .checkpoint import Checkpoint
 from .freezing import Freezing, check_some_left, counting, named
+from .history import History
 from .interrupts import InterruptsHeld
+from .record import BEST, Record, slot_names
 from .stepper import Stepper
+
+_log = logging.getLogger("dataflow")
 
 
 class Changing(Stepper):
-    """A stepper whose rate and frozen parameters may change between its steps; arguments as for Stepper."""
+    """A stepper whose rate, frozen parameters and state may change between its steps; arguments as for Stepper."""
 
     @property
     def lr_factor(self) -> float:
@@ -63,3 +78,142 @@ class Changing(Stepper):
                 with InterruptsHeld():
                     self.programs.freeze(frozenset(freezing.since), updates)
                     self.freezing, self.updates = freezing, updates
+
+    def checkpoint(self, folder: str | Path, *, keep: int = 3) -> Path:
+        """Writes where training stands between two optimizer steps, for ``resume``; the path of the file.
+
+        It has the parameters, the optimizer's tensors, averages, statistics, what is frozen, the count of steps and
+        factors, not the data or where the loop stands in it. ``fit(resume=)`` takes it too. Of several processes all
+        call it, and the first writes.
+
+        Args:
+            folder: made where it isn't there; the file is called by the number of optimizer steps.
+            keep: how many files up to this one stay.
+
+        Raises:
+            InputError: micro-batches wait for the optimizer, or another run writes there.
+            DataflowError: a tensor isn't finite.
+            OSError: the file can't be written.
+        """
+        self._check_between("checkpoint")
+        folder, keep = Path(folder), integer("checkpoint: keep", keep)
+        with self.model.lock:
+            tensors = self.state(copies=False)
+            if not self.leads:
+                return files.path_of(folder, self.steps)
+            with files.Claim(folder):
+                return written(self, folder, keep, tensors)
+
+    def resume(self, path: str | Path) -> int:
+        """Goes on where a checkpoint stands; the number of optimizer steps done.
+
+        Args:
+            path: a file, or a folder, whose newest whole file counts; 0 comes of a folder without any.
+
+        Raises:
+            InputError: micro-batches wait for the optimizer; or the file is damaged, or of another model, optimizer or
+                choice of what is trained.
+        """
+        self._check_between("resume")
+        path = Path(path)
+        found = None if path.is_file() else files.newest(path, Record.of)
+        if found is None and not path.is_file():
+            if path.suffix == ".safetensors":
+                raise InputError(f"resume: there is no file {path}")
+            return 0
+        path, state = (path, files.load(path)) if found is None else found
+        record = Record.of(state, path)
+        check(self, path, state, record)
+        with self.model.lock:
+            go_on(self, path, state, record)
+        return self.steps
+
+    def _check_between(self, name: str) -> None:
+        self._check_open()
+        self.check_idle(name)
+        if self.pending:
+            raise InputError(f"{name}: {self.pending} micro-batches wait for the optimizer; call update()")
+
+
+def written(
+    trainer: Changing,
+    folder: Path,
+    keep: int,
+    tensors: Mapping[str, Array],
+    spoiled: frozenset[str] = frozenset(),
+    **run: Any,
+) -> Path:
+    """The path of the checkpoint that was written of a trainer.
+
+    Args:
+        trainer: between two optimizer steps.
+        folder: where files lie.
+        keep: how many of them stay.
+        tensors: what it holds.
+        spoiled: names of those that needn't be finite.
+        run: what the record has of a run of ``fit``.
+
+    Raises:
+        DataflowError: a tensor isn't finite.
+        OSError: the file can't be written.
+    """
+    found = [name for name in files.not_finite(tensors) if name not in spoiled]
+    if found:
+        raise DataflowError(
+            f"{folder}: not saved after {trainer.steps} optimizer steps: {', '.join(found[:3])} not finite, which the "
+            "last updates made so; resume from the newest checkpoint with a lower learning rate, or clip_norm"
+        )
+    of_run: dict[str, Any] = {
+        "epoch": 0,
+        "position": 0,
+        "means": {},
+        "history": History(),
+        "best": None,
+        "waited": 0,
+        "order": {},
+    }
+    record = Record(
+        steps=trainer.steps,
+        trainable=trainer.trainable,
+        slots=slot_names(trainer.updates.all_slots()),
+        origin=origin_of(trainer),
+        algorithms=trainer.execution.algorithms.used,
+        optimizer=trainer.updates.described,
+        freezing=trainer.freezing.state(),
+        lr_factor=trainer.lr_factor,
+        loss_scale={} if trainer.scaling is None else trainer.scaling.state(),
+        **(of_run | run),
+    )
+    checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
+    return files.save(folder, trainer.steps, checkpoint, keep)
+
+
+def check(trainer: Changing, path: Path, state: Checkpoint, record: Record) -> None:
+    """Raises InputError where a checkpoint is of another model, optimizer or choice of what is trained."""
+    slots = trainer.updates.all_slots()
+    record.check(state, path, trainer.model.graph, trainer.trainable, slots, trainer.updates.described)
+
+
+def go_on(trainer: Changing, path: Path, state: Checkpoint, record: Record) -> None:
+    """The trainer stands where a checkpoint does that was checked."""
+    others = trainer.execution.algorithms.adopt(record.algorithms)
+    if others:
+        _log.warning("%s: not bit for bit, since %d nodes use other algorithms than there", path, len(others))
+    with InterruptsHeld():
+        if record.freezing:
+            trainer.apply_freezing(Freezing.from_state(record.freezing), record.steps)
+        trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
+        trainer.steps, trainer.lr_factor = record.steps, record.lr_factor
+        if trainer.scaling is not None:
+            trainer.scaling.load_state(record.loss_scale)
+
+
+def origin_of(trainer: Changing) -> dict[str, Any]:
+    """What the bits of a result depend on, beside data and settings."""
+    return {
+        "version": VERSION,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "devices": str(trainer.execution.devices),
+        "threads": trainer.execution.threads,
+    }

@@ -133,7 +133,7 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
         OSError: it could not be written; names the file. What was there before stays.
     """
     folder = Path(folder)
-    path = folder / f"step-{step:09d}.safetensors"
+    path = path_of(folder, step)
     tensors = {name: np.require(array, requirements="C") for name, array in checkpoint.tensors.items()}
     metadata = {
         "format": f"dataflow checkpoint {VERSION}",
@@ -300,6 +300,11 @@ def newest(
             f"them away; the newest: {skipped[0]}"
         )
     return None
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """That of the checkpoint of an optimizer step."""
+    return folder / f"step-{step:09d}.safetensors"
 
 
 def step_of(path: Path) -> int:

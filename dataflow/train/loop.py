@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,15 @@ import numpy as np
 from ..errors import Cancelled, DataflowError, InputError
 from ..host.numbers import integer
 from ..ir.types import Array
-from ..version import VERSION
 from . import checkpoint as files
 from .callbacks import Callback, EarlyStop, Event, directed
-from .changing import Changing
-from .checkpoint import Checkpoint
+from .changing import Changing, check, go_on, origin_of, written
 from .data.dataset import Dataset
-from .freezing import Freezing
 from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .progress import progress
-from .record import BEST, Record, slot_names
+from .record import BEST, Record
 from .schedules.runs import over
 from .watch.clock import Clock
 
@@ -300,36 +296,22 @@ class Fit:
         self.saved = self.mark
 
     def _write(self, saving: Saving, tensors: Mapping[str, Array]) -> None:
-        trainer, steps = self.trainer, self.trainer.steps
-        spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
-        if spoiled:
-            raise DataflowError(
-                f"{saving.folder}: not saved after {steps} optimizer steps: {', '.join(spoiled[:3])} not "
-                "finite, which the last updates made so; resume from the newest checkpoint with a lower learning rate, "
-                "or clip_norm"
-            )
-        record = Record(
-            steps=steps,
+        written(
+            self.trainer,
+            saving.folder,
+            saving.keep,
+            tensors,
+            self.spoiled,
             epoch=self.mark.epoch,
             position=self.mark.position,
             means=self.mark.means,
             history=self.history,
             best=self.best,
             waited=self.waited,
-            trainable=trainer.trainable,
-            slots=slot_names(trainer.updates.all_slots()),
             order=self._order(self.mark.position),
-            origin=_origin(trainer),
-            algorithms=trainer.execution.algorithms.used,
-            optimizer=trainer.updates.described,
             data=self.signature,
-            freezing=trainer.freezing.state(),
-            lr_factor=trainer.lr_factor,
-            loss_scale={} if trainer.scaling is None else trainer.scaling.state(),
             batch_sizes={"given": self.given_batch_size, "now": self.batch_size, "next": self.next_batch_size},
         )
-        checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
-        files.save(saving.folder, steps, checkpoint, saving.keep)
 
     def _begin(self, resume: str | Path | None) -> None:
         """Goes on from a checkpoint where ``resume`` says so; looks at what the run begins with."""
@@ -363,8 +345,7 @@ class Fit:
             path, state = Path(resume), files.load(resume)
         trainer = self.trainer
         record = Record.of(state, path)
-        slots = trainer.updates.all_slots()
-        record.check(state, path, trainer.model.graph, trainer.trainable, slots, trainer.updates.described)
+        check(trainer, path, state, record)
         if record.batch_sizes.get("given") == self.given_batch_size:
             self.batch_size = record.batch_sizes.get("now", self.batch_size)
             self.next_batch_size = record.batch_sizes.get("next", self.batch_size)
@@ -372,17 +353,8 @@ class Fit:
         self.earlier = earlier if isinstance(earlier, int) and 0 <= earlier < 1 << 31 else 0
         position = self._position(record, path)
         # Everything fits: from here on the trainer changes.
-        others = trainer.execution.algorithms.adopt(record.algorithms)
-        if others:
-            _log.warning("%s: not bit for bit, since %d nodes use other algorithms than there", path, len(others))
         same = position and record.means.keys() == self.mark.means.keys()
-        with InterruptsHeld():
-            if record.freezing:
-                trainer.apply_freezing(Freezing.from_state(record.freezing), record.steps)
-            trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
-            trainer.steps, trainer.lr_factor = record.steps, record.lr_factor
-            if trainer.scaling is not None:
-                trainer.scaling.load_state(record.loss_scale)
+        go_on(trainer, path, state, record)
         self.mark = self.saved = Mark(record.epoch, position, dict(record.means) if same else trainer.means())
         self.history, self.best, self.waited = record.history, record.best, record.waited
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
@@ -410,7 +382,7 @@ class Fit:
         ]
         if data:
             _log.warning("%s: the data changed since: %s", path, "; ".join(data))
-        origin = [key for key, value in _origin(self.trainer).items() if value != record.origin.get(key)]
+        origin = [key for key, value in origin_of(self.trainer).items() if value != record.origin.get(key)]
         if order and record.position:
             _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
         if origin or order:
@@ -433,14 +405,3 @@ class Fit:
             "lengths": self.signature.get("lengths"),
             **({_EARLIER: self.earlier} if self.earlier else {}),
         }
-
-
-def _origin(trainer: Changing) -> dict[str, Any]:
-    """What the bits of a result depend on, beside data and settings."""
-    return {
-        "version": VERSION,
-        "numpy": np.__version__,
-        "machine": platform.machine(),
-        "devices": str(trainer.execution.devices),
-        "threads": trainer.execution.threads,
-    }

@@ -262,7 +262,7 @@ class Trainer(Changing):
     def __reduce__(self) -> NoReturn:
         raise InputError(
             "a Trainer can't be pickled or copied: it holds memory of devices and plans; send its model, "
-            "trainer.model, or go on from a checkpoint with fit(resume=)"
+            "trainer.model, or go on from a checkpoint with fit(resume=) or resume()"
         )
 
     @answered
