@@ -258,3 +258,16 @@ def test_noise_trains_what_it_is_scaled_by() -> None:
         losses = np.array([trainer.step(batch) for _ in range(10)])
     np.testing.assert_allclose(losses, 0.8 ** (2 * np.arange(10)), rtol=0.25)
     assert len(set(losses[1:] / losses[:-1])) == 9
+
+
+def test_states_of_a_graph_by_hand_are_refused_with_what_to_do() -> None:
+    """A session computed what depends on one once, as of a constant."""
+    g = df.GraphBuilder()
+    x, mean = g.input("x", df.float32, (2,)), g.parameter("mean", np.zeros(2, np.float32), trainable=False)
+    g.state("mean", mean, 0.5 * mean + x)
+    g.output("y", x - mean)
+    graph = g.build()
+    with pytest.raises(df.ModelError, match=r"state 'mean', which 'add' replaces.*state=\{output: input\}"):
+        df.Model(graph)
+    with pytest.raises(df.ModelError, match="state 'mean'"):
+        df.Session(graph)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..errors import InputError
 from ..host import checks
+from ..ir.builder import built
 from ..ir.graph import Graph
 from ..ir.specialize import Given, Interpreter, Listed, Wanted
 from ..ir.types import Array
@@ -48,9 +49,9 @@ class Fixed:
 
 
 def weighted(model: Any) -> Weighted:
-    """The model, or a graph as one; raises InputError where it is something else."""
+    """The model, or a graph as one; raises InputError where it is something else, ModelError where it has states."""
     if isinstance(model, Graph):
-        return Fixed(model)
+        return Fixed(built("the graph", model))
     members = ("graph", "graph_with_data", "specialized", "interpreter")
     if not all(hasattr(model, name) for name in members):
         raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")

@@ -294,7 +294,7 @@ class GraphBuilder:
         self._outputs[name] = value
 
     def state(self, name: str, before: Value, after: Value) -> None:
-        """Declares that ``after`` is kept in the memory of ``before`` from run to run."""
+        """Declares that ``after`` is kept in the memory of ``before``, as a Trainer's programs do; models have none."""
         if before.type != after.type:
             raise ModelError(f"state {name!r}: its type changes from {before.type} to {after.type}")
         self._states.append(State(name, before, after))
@@ -475,11 +475,20 @@ def _dtype_of_numbers(given: Sequence[Any]) -> DType:
 
 
 def built(name: str, value: Any) -> Graph:
-    """The value, which is a graph.
+    """The value, which is a graph that keeps nothing from run to run by itself.
 
     Raises:
         InputError: it is something else, as the builder of one.
+        ModelError: it has states.
     """
+    if isinstance(value, Graph) and value.states:
+        state = value.states[0]
+        raise ModelError(
+            f"{name} has the state {state.name!r}, which {state.after.name!r} replaces; only the programs of a Trainer "
+            "have such. Make what was there before an input and what comes after an output: Session(model, "
+            "state={output: input}) keeps it from run to run, and in training trainer.forward(batch, [output]) returns "
+            "it for the next batch"
+        )
     if isinstance(value, Graph):
         return value
     advice = "; give what its build() returns" if isinstance(value, GraphBuilder) else ""
