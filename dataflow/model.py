@@ -59,7 +59,10 @@ class Parameter:
             InputError: another dtype or shape, or a Trainer owns the weights.
         """
         if self._model._owner is not None:
-            raise InputError(f"parameter {self.name!r}: a Trainer owns the model's weights; close it first")
+            raise InputError(
+                f"parameter {self.name!r}: a Trainer owns the model's weights; close it first. What changes by hand "
+                "from step to step can be an input of the model, what is done to weights after a step an optimizer's"
+            )
         found = checks.array(f"parameter {self.name!r}: the value", array)
         wanted = self.type
         if found.dtype != wanted.dtype.numpy or found.shape != wanted.sizes:
