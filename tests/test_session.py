@@ -204,3 +204,22 @@ def test_named_sizes_are_bound_per_call_and_plans_are_bounded():
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_allclose(session.run(x)["y"], expected(x)[0], rtol=1e-5, atol=1e-6)
     assert len(session._loaded().engine.programs) == 4
+
+
+def test_a_generator_alone_needs_its_own_inputs_alone() -> None:
+    """A generator without its critic's data, and the message that leads there."""
+    g = df.GraphBuilder()
+    x, z = g.input("x", df.float32, ("batch", 2)), g.input("z", df.float32, ("batch", 3))
+    w = g.parameter("w", np.ones((3, 2), np.float32))
+    g.output("made", z @ w)
+    g.output("loss", (x - z @ w).sum(1))
+    model = df.Model(g.build())
+    batch = {"x": np.zeros((4, 2), np.float32), "z": np.ones((4, 3), np.float32)}
+    with df.Trainer(model, df.losses.output("loss"), "sgd:lr=0.5,momentum=0", devices=["cpu"]) as trainer:
+        trainer.step(batch)  # the gradient of each weight is -1
+    with pytest.raises(df.InputError, match=r"missing inputs: x; model\.with_outputs\(names\) has no more inputs than"):
+        df.Session(model, devices=["cpu"]).run({"z": batch["z"]}, ["made"])
+    alone = model.with_outputs(["made"])
+    assert [*alone.inputs] == ["z"]
+    found = df.Session(alone, devices=["cpu"]).run({"z": batch["z"]})
+    np.testing.assert_array_equal(found["made"], np.full((4, 2), 4.5))

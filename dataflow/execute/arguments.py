@@ -92,6 +92,8 @@ def named_inputs(declared: Sequence[Value], inputs: Any, stored: Collection[Valu
         reasons = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
         reasons += [f"missing inputs: {', '.join(missing)}"] if missing else []
         reasons += [f"nearest: {', '.join(near)}"] if near else []
+        if missing and not unknown and len(missing) < len(declared):
+            reasons += ["model.with_outputs(names) has no more inputs than these outputs need"]
         reasons += [
             f"{v.name!r} is stored in the model, and no input; where it is among model.parameters, "
             f"model.parameters[{v.name!r}].set(array) and session.reload() give the runs from then on other data"
