@@ -21,7 +21,7 @@ from dataflow.plugin import dtype as as_dtype
 from .block_weights import BlockWeight
 from .converters import Table, is_own, name_of
 from .declared_outputs import check_dtypes
-from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
+from .file.records import Array, GraphRecord, ModelRecord, NodeRecord, stored_by
 from .free_batch import Freed
 from .operands import Operands, Undetermined, stored_names
 from .roles import with_roles
@@ -196,12 +196,10 @@ class Importer(Operands):
 
     def _is_stored(self, node: NodeRecord) -> bool:
         """Whether a node of ONNX's ``Constant`` holds a tensor, which is added then; often half of a file's do."""
-        array, name = node.attributes.get("value"), node.outputs[0]
-        alone = len(node.attributes) == len(node.outputs) == 1 and not (node.inputs or node.domain)
-        if not alone or not name or type(array) is not np.ndarray:
-            return False
-        self.tensors[name] = self.stored(name, array)
-        return True
+        array = stored_by(node)
+        if array is not None:
+            self.tensors[node.outputs[0]] = self.stored(node.outputs[0], array)
+        return array is not None
 
     def _converter(self, node: NodeRecord) -> Converter:
         """That of a node's operator, which is looked up once."""

@@ -126,7 +126,7 @@ def _imported(
 ) -> Model:
     """As ``import_model``, with a batch size that is made free."""
     record, copies = taken_apart(record, path)
-    record = dataclasses.replace(record, graph=distinct(record.graph))
+    record = distinct(record)
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path, table)
     names = outputs or record.graph.outputs

@@ -58,9 +58,24 @@ def model(kind, outside):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def with_constants(proto):
+    """The model, whose bodies' stored tensors are nodes of Constant; that of the main graph is called V then."""
+    for tensor in proto.graph.initializer:
+        tensor.name = tensor.name.replace("W", "V")
+    for node in proto.graph.node:
+        node.input[:] = [name.replace("W", "V") for name in node.input]
+        for body in [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]:
+            nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in body.initializer]
+            nodes += body.node
+            del body.initializer[:], body.node[:]
+            body.node.extend(nodes)
+    return proto
+
+
 def stored_in(graph):
-    """The arrays called W of a graph and of its bodies, in order."""
-    found = [numpy_helper.to_array(t) for t in graph.initializer if t.name == "W"]
+    """The arrays called V or W of a graph and of its bodies, in order."""
+    found = [numpy_helper.to_array(t) for t in graph.initializer if t.name in ("V", "W")]
+    found += [numpy_helper.to_array(n.attribute[0].t) for n in graph.node if n.op_type == "Constant"]
     for node in graph.node:
         bodies = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
         for name in sorted(bodies, reverse=True):
@@ -68,18 +83,21 @@ def stored_in(graph):
     return found
 
 
+@pytest.mark.parametrize("held", ["initializers", "constants"])
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("kind", ["if", "loop"])
-def test_tensors_of_one_name_in_several_bodies_are_several(kind, outside, tmp_path):
+def test_tensors_of_one_name_in_several_bodies_are_several(kind, outside, held, tmp_path):
     proto, file = model(kind, outside), tmp_path / "model.onnx"
+    proto = proto if held == "initializers" else with_constants(proto)
     onnx.save(proto, file)
     made = df.load(str(file))
-    names = ["W", "W.2", "W.3"][: 2 + outside]
+    names = ["W", "W.2", "W.3"][: 2 + outside] if held == "initializers" else ["V", "W", "W.2"][1 - outside :]
     for name, array in zip(names, [OUTER, FIRST, SECOND][1 - outside :], strict=True):
-        assert made.parameters[name].trainable
+        # Where weights are initializers, constants are none by default.
+        assert made.parameters[name].trainable == (held == "initializers" or not outside or name == "V")
         np.testing.assert_array_equal(made.parameters[name].array, array)
     batches = [{"x": s * np.abs(X), "labels": np.full((4, 3), 0.3, np.float32)} for s in (1, -1)]
-    with df.Trainer(made, "mse", "sgd:lr=0.1", devices=["cpu"]) as trainer:
+    with df.Trainer(made, "mse", "sgd:lr=0.1", trainable=names, devices=["cpu"]) as trainer:
         for batch in batches:
             trainer.step(batch)
     df.save(made, str(tmp_path / "saved.onnx"))

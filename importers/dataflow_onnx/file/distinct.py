@@ -2,16 +2,22 @@
 
 A model has its stored tensors by name. Where several bodies each have one called ``W``, the first that is met keeps the
 name and the others get one that nothing in the file has. Those of bodies within a body are given to the outermost one,
-whose tensors belong to the main graph when it is imported, and train.
+whose tensors belong to the main graph when it is imported, and train. Floats that nodes of ``Constant`` hold in a body
+are stored tensors of it, as initializers are.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .records import Array, GraphRecord, NodeRecord
+import numpy as np
+
+from .noted import has_floats
+from .records import Array, GraphRecord, ModelRecord, NodeRecord, plain_domain, stored_by
+from .value_types import DTYPE_OF
 
 
 class Names:
@@ -20,11 +26,15 @@ class Names:
     Args:
         outside: names of the main graph.
         everywhere: all names of the file.
+
+    Attributes:
+        held: those of tensors that nodes of ``Constant`` hold.
     """
 
     def __init__(self, outside: Iterable[str], everywhere: Iterable[str]) -> None:
         self._met: dict[str, Array | None] = dict.fromkeys(outside)
         self._taken = {*everywhere, *self._met}
+        self.held: set[str] = set()
 
     def of(self, name: str, array: Array | None = None) -> str:
         """That of the next stored tensor of a body, which the file calls ``name``."""
@@ -38,13 +48,16 @@ class Names:
         return name
 
 
-def distinct(graph: GraphRecord) -> GraphRecord:
-    """The main graph, whose bodies' stored tensors have names that nothing else has."""
+def distinct(record: ModelRecord) -> ModelRecord:
+    """The model, whose bodies' stored tensors have names that nothing else has; what is noted has them too."""
+    graph, noted = record.graph, record.noted
     if not any(node.bodies for node in graph.nodes):
-        return graph
+        return record
     names = Names(_own(graph), _everywhere(graph))
     nodes = tuple([_with_bodies(_renamed(node, {}, names), _raised) for node in graph.nodes])
-    return dataclasses.replace(graph, nodes=nodes)
+    if names.held and has_floats(graph):
+        noted = dataclasses.replace(noted, buffers=noted.buffers | names.held)
+    return dataclasses.replace(record, graph=dataclasses.replace(graph, nodes=nodes), noted=noted)
 
 
 def stored_in_bodies(graph: Any) -> Iterator[tuple[Any, str]]:
@@ -60,7 +73,20 @@ def _stored(graph: Any, names: Names) -> Iterator[tuple[Any, str]]:
         for _, body in sorted(bodies, key=_first_branch):
             for tensor in body.initializer:
                 yield tensor, names.of(tensor.name)
+            for node_of_body in body.node:
+                held = _held(node_of_body)
+                if held is not None:
+                    yield held, names.of(node_of_body.output[0])
             yield from _stored(body, names)
+
+
+def _held(node: Any) -> Any:
+    """The floats that a node of a body holds, as a TensorProto; else None. See ``_with_constants``."""
+    if node.op_type != "Constant" or plain_domain(node.domain) or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    tensor = attribute.t if attribute.name == "value" and attribute.HasField("t") else None
+    return tensor if tensor is not None and _are_floats(DTYPE_OF[tensor.data_type].numpy, tensor.dims) else None
 
 
 def _names_in(graph: Any) -> set[str]:
@@ -112,7 +138,22 @@ def _raised(body: GraphRecord) -> GraphRecord:
 
 
 def _may_train(array: Array) -> bool:
-    return array.dtype.kind in "fV" and array.size > 1
+    return _are_floats(array.dtype, array.shape)
+
+
+def _are_floats(dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
+    """Whether a tensor is of floats, and no literal of one element."""
+    return dtype.kind in "fV" and math.prod(shape) > 1
+
+
+def _with_constants(body: GraphRecord) -> GraphRecord:
+    """The body, in which floats that nodes of ``Constant`` hold are initializers."""
+    held = {node.outputs[0]: array for node in body.nodes if (array := stored_by(node)) is not None}
+    floats = {name: array for name, array in held.items() if _may_train(array)}
+    if not floats:
+        return body
+    nodes = tuple([node for node in body.nodes if node.op != "Constant" or node.outputs[0] not in floats])
+    return dataclasses.replace(body, nodes=nodes, initializers={**body.initializers, **floats})
 
 
 def _renamed(node: NodeRecord, new: Mapping[str, str], names: Names) -> NodeRecord:
@@ -125,8 +166,10 @@ def _renamed(node: NodeRecord, new: Mapping[str, str], names: Names) -> NodeReco
 
 
 def _body(body: GraphRecord, new: Mapping[str, str], names: Names) -> GraphRecord:
+    listed, body = body.initializers, _with_constants(body)
     own = _own(body)
     called = {name: names.of(name, array) for name, array in body.initializers.items()}
+    names.held.update(to for name, to in called.items() if name not in listed)
     inside = {name: to for name, to in new.items() if name not in own}
     inside |= {name: to for name, to in called.items() if name != to}
     nodes = tuple([_renamed(node, inside, names) for node in body.nodes])

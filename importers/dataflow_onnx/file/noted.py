@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .records import GraphRecord, Noted
+from .records import Array, GraphRecord, Noted
 
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -59,7 +59,7 @@ def noted(graph: GraphRecord, proto: Any, producer: str) -> Noted:
             origins[name] = next(iter(of))
     if learned:
         buffers |= folded.keys() - computed
-    if any(array.dtype.kind in "fV" and array.size > 1 for array in graph.initializers.values()):
+    if any(map(_is_of_floats, graph.initializers.values())):
         buffers.update(_constants(graph))
     named = () if learned or producer != "pytorch" else _named(graph)
     stored = {*graph.initializers, *(origins[name] for name in computed & origins.keys())}
@@ -94,9 +94,18 @@ def _named(graph: GraphRecord) -> Iterator[str]:
             yield name
 
 
+def has_floats(graph: GraphRecord) -> bool:
+    """Whether initializers of a graph, or of bodies in it, are floats."""
+    own = any(map(_is_of_floats, graph.initializers.values()))
+    return own or any(has_floats(body) for node in graph.nodes for body in node.bodies)
+
+
+def _is_of_floats(array: Array) -> bool:
+    return array.dtype.kind in "fV" and array.size > 1
+
+
 def _constants(graph: GraphRecord) -> Iterator[str]:
+    """What nodes of the main graph hold; of bodies see ``distinct``."""
     for node in graph.nodes:
         if node.op == "Constant":
             yield from node.outputs
-        for body in node.bodies:
-            yield from _constants(body)

@@ -88,6 +88,15 @@ class GraphRecord:
     vocabularies: Mapping[str, tuple[int, ...] | tuple[str, ...]] = field(default_factory=dict)
 
 
+def stored_by(node: NodeRecord) -> Array | None:
+    """The tensor that a node of ONNX's ``Constant`` holds; None for other nodes, and for numbers and texts."""
+    if node.op != "Constant" or node.domain or node.inputs:
+        return None
+    array = node.attributes.get("value")
+    alone = len(node.attributes) == len(node.outputs) == 1 and node.outputs[0]
+    return array if alone and type(array) is np.ndarray else None
+
+
 def free_names(graph: GraphRecord) -> tuple[str, ...]:
     """Names that a body reads and doesn't define, in order."""
     own = {*graph.inputs, *graph.initializers, *(n for node in graph.nodes for n in node.outputs)}

@@ -259,11 +259,11 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
         if tensor.name in left:
             fill(tensor, arrays[tensor.name])
             left.discard(tensor.name)
-    if left:
-        _fill_bodies(proto.graph, left, arrays)
+    _fill_bodies(proto.graph, left, arrays)
     if left:
         if proto.functions and not left <= {name for node in proto.graph.node for name in node.output}:
             proto = inlined(proto, "the model")  # a function may be called twice: its constants differ now
+            _fill_bodies(proto.graph, left, arrays)
         _replace_nodes(proto, left, arrays)
     for value in proto.graph.input:  # before IR 4 stored tensors are inputs too
         if value.name in changed:
@@ -290,7 +290,7 @@ def _arrays(model: Model, source: Source, arrays: Mapping[str, Array]) -> dict[s
 
 def _fill_bodies(graph: onnx.GraphProto, names: set[str], arrays: Mapping[str, Array]) -> None:
     """Gives stored tensors of bodies new data, and takes their names out of ``names``."""
-    for tensor, name in stored_in_bodies(graph):
+    for tensor, name in stored_in_bodies(graph) if names else ():
         if name in names:
             tensor.CopyFrom(tensor_of(tensor.name, arrays[name]))
             names.discard(name)
