@@ -4,9 +4,9 @@
  *   topk(x; k, axis, largest, sorted) -> values, indices
  *
  * NaN counts as the largest, and equal elements keep their order. A few of many are kept in a heap,
- * which most elements don't enter. Elsewhere elements of up to 32 bits become keys: those that the
- * first digit leaves are sorted by their digits. No comparison is to be foreseen there, which is
- * what a heap costs. */
+ * which most elements don't enter. Elsewhere floats of 32 bits, and integers that lie as near to
+ * each other, become keys: those that the first digit leaves are sorted by their digits. No
+ * comparison is to be foreseen there, which is what a heap costs. */
 #include "cpu.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ typedef struct choosing {
 /* Whether keys cost less than a heap: in nanoseconds, about. A heap is entered k (1 + ln(size / k))
  * times if the order is random. */
 static int takes_keys(int32_t dtype, int64_t size, int64_t k) {
-  if (dtype == DF_FLOAT64 || dtype == DF_INT64 || size > UINT32_MAX || k < 2)
+  if (dtype == DF_FLOAT64 || size > UINT32_MAX || k < 2)
     return 0;
   const double n = (double)size, m = (double)k;
   const double heap = n + 10 * m * (2 + log(n / m)) * log2(m);
@@ -112,8 +112,6 @@ static inline uint32_t key_f32(float x) {
   return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-static inline uint32_t key_of_integer(int32_t x) { return (uint32_t)x ^ 1u << 31; }
-
 /* |keys| by their upper halves, from the lowest digit to the highest: equal ones keep their order.
  * |spare| has the same space. Returns where they are then. */
 static const uint64_t *sort_by_digits(uint64_t *keys, uint64_t *spare, int64_t n) {
@@ -158,21 +156,48 @@ static int64_t leave(const uint64_t *keys, uint64_t *to, int64_t n, int64_t k) {
   return left;
 }
 
-#define DEFINE_DIGITS(type, T, key)                                                                \
-  static void digits_##type(const choosing *s, const T *x, int64_t *indices, uint64_t *keys) {     \
-    const uint32_t flip = s->largest ? UINT32_MAX : 0;                                             \
-    for (int64_t i = 0; i < s->size; i++)                                                          \
-      keys[i] = (uint64_t)(key(x[i * s->inner]) ^ flip) << 32 | (uint64_t)i;                       \
-    uint64_t *from = keys, *spare = keys + s->size;                                                \
-    int64_t n = s->size;                                                                           \
-    if (n >= LEAST && s->k < n) {                                                                  \
-      n = leave(keys, spare, n, s->k);                                                             \
-      from = spare;                                                                                \
-      spare = keys;                                                                                \
+/* The keys of the first k, in order. |keys| has space for |n| more. */
+static const uint64_t *first_keys(uint64_t *keys, int64_t n, int64_t k) {
+  uint64_t *from = keys, *spare = keys + n;
+  if (n >= LEAST && k < n) {
+    n = leave(keys, spare, n, k);
+    from = spare;
+    spare = keys;
+  }
+  return sort_by_digits(from, spare, n);
+}
+
+/* Fills the indices of a row by |key|, which is that of element |i|. */
+#define INDICES_BY_KEY(s, indices, keys, key)                                                      \
+  do {                                                                                             \
+    const uint32_t flip = (s)->largest ? UINT32_MAX : 0;                                           \
+    for (int64_t i = 0; i < (s)->size; i++)                                                        \
+      (keys)[i] = (uint64_t)((key) ^ flip) << 32 | (uint64_t)i;                                    \
+    const uint64_t *first = first_keys(keys, (s)->size, (s)->k);                                   \
+    for (int64_t i = 0; i < (s)->k; i++)                                                           \
+      AT(i) = (int64_t)(uint32_t)first[i];                                                         \
+  } while (0)
+
+static int keys_f32(const choosing *s, const float *x, int64_t *indices, uint64_t *keys) {
+  INDICES_BY_KEY(s, indices, keys, key_f32(x[i * s->inner]));
+  return 1;
+}
+
+/* Distances from the least element, in the upper bits. Returns 0 where they need more than 32. */
+#define DEFINE_INTEGER_KEYS(type, T)                                                               \
+  static int keys_##type(const choosing *s, const T *x, int64_t *indices, uint64_t *keys) {        \
+    T least = x[0], most = x[0];                                                                   \
+    for (int64_t i = 1; i < s->size; i++) {                                                        \
+      least = x[i * s->inner] < least ? x[i * s->inner] : least;                                   \
+      most = x[i * s->inner] > most ? x[i * s->inner] : most;                                      \
     }                                                                                              \
-    const uint64_t *sorted = sort_by_digits(from, spare, n);                                       \
-    for (int64_t i = 0; i < s->k; i++)                                                             \
-      AT(i) = (int64_t)(uint32_t)sorted[i];                                                        \
+    const uint64_t range = (uint64_t)most - (uint64_t)least;                                       \
+    if (range > UINT32_MAX)                                                                        \
+      return 0;                                                                                    \
+    const int shift = __builtin_clz((uint32_t)range | 1);                                          \
+    INDICES_BY_KEY(s, indices, keys,                                                               \
+                   (uint32_t)((uint64_t)x[i * s->inner] - (uint64_t)least) << shift);              \
+    return 1;                                                                                      \
   }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -196,13 +221,16 @@ static int64_t leave(const uint64_t *keys, uint64_t *to, int64_t n, int64_t k) {
   }                                                                                                \
   static df_status topk_##type##_run(const df_call *call) { return topk(call, topk_##type##_task); }
 
-/* Types whose keys have 32 bits, and others. */
-#define DEFINE_SHORT(type, T, key)                                                                 \
+/* |keys_...| is there before. */
+#define DEFINE_BY_KEYS(type, T)                                                                    \
   DEFINE_HEAP(type, T)                                                                             \
-  DEFINE_DIGITS(type, T, key)                                                                      \
-  DEFINE_TOPK(type, T, if (s->keys) digits_##type(s, x, indices, s->keys + 2 * s->size * worker);  \
-              else heap_##type(s, x, indices))
-#define DEFINE_LONG(type, T)                                                                       \
+  DEFINE_TOPK(type, T,                                                                             \
+              if (!s->keys || !keys_##type(s, x, indices, s->keys + 2 * s->size * worker))         \
+                  heap_##type(s, x, indices))
+#define DEFINE_OF_INTEGERS(type, T)                                                                \
+  DEFINE_INTEGER_KEYS(type, T)                                                                     \
+  DEFINE_BY_KEYS(type, T)
+#define DEFINE_BY_HEAP(type, T)                                                                    \
   DEFINE_HEAP(type, T)                                                                             \
   DEFINE_TOPK(type, T, heap_##type(s, x, indices))
 
@@ -237,13 +265,13 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   return DF_OK;
 }
 
-DEFINE_SHORT(f32, float, key_f32)
-DEFINE_SHORT(i8, int8_t, key_of_integer)
-DEFINE_SHORT(i16, int16_t, key_of_integer)
-DEFINE_SHORT(i32, int32_t, key_of_integer)
-DEFINE_SHORT(u8, uint8_t, key_of_integer)
-DEFINE_LONG(f64, double)
-DEFINE_LONG(i64, int64_t)
+DEFINE_BY_KEYS(f32, float)
+DEFINE_OF_INTEGERS(i8, int8_t)
+DEFINE_OF_INTEGERS(i16, int16_t)
+DEFINE_OF_INTEGERS(i32, int32_t)
+DEFINE_OF_INTEGERS(i64, int64_t)
+DEFINE_OF_INTEGERS(u8, uint8_t)
+DEFINE_BY_HEAP(f64, double)
 
 #define TOPK(type)                                                                                 \
   &(const df_kernel){.struct_size = sizeof(df_kernel),                                             \
