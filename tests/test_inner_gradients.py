@@ -135,6 +135,62 @@ def test_ops_that_have_a_decomposition_alone_are_differentiated_by_it(name: str)
     assert (found * direction).sum() == pytest.approx(expected, rel=1e-6)
 
 
+def _gates(op: df.Op, *sizes: int) -> Callable[[df.Value], df.Value]:
+    def build(x: df.Value) -> df.Value:
+        r, *more = (0.5 * drawn(*shape, seed=4) for shape in (sizes, sizes[:1]))
+        found: df.Value = op(x, r, *more[: op is ops.gru])[0]
+        return found
+
+    return build
+
+
+def _batch_norm(x: df.Value) -> df.Value:
+    rows = (drawn(3, seed=4), drawn(3, seed=5), np.zeros(3), np.ones(3))
+    found: df.Value = ops.batch_norm_train(x, *rows)[0]
+    return found
+
+
+def _attention(x: df.Value) -> df.Value:
+    return ops.attention(x, ops.transpose(ops.sin(x), perm=(0, 1, 3, 2)), ops.exp(x))
+
+
+THRICE: dict[str, tuple[tuple[int, ...], Callable[[df.Value], df.Value]]] = {
+    # PyTorch 2.13 differs in the third derivatives of its batch, layer, group and instance norm: it takes the kept mean
+    # and deviation for constants there
+    "batch_norm_train": ((4, 3), _batch_norm),
+    "layer_norm": ((4, 5), lambda x: ops.layer_norm(x, drawn(5, seed=4))),
+    "softmax": ((3, 4), lambda x: ops.softmax(x, axis=1)),
+    "log_softmax": ((3, 4), lambda x: ops.log_softmax(x, axis=1)),
+    "softmax_cross_entropy": ((3, 4), lambda x: ops.softmax_cross_entropy(x, np.array([0, 2, 1]))),
+    "lstm": ((3, 2, 12), _gates(ops.lstm, 12, 3)),
+    "gru": ((3, 2, 9), _gates(ops.gru, 9, 3)),
+    "max_pool": ((1, 2, 4, 4), lambda x: ops.max_pool(ops.exp(x), kernel=(2, 2), strides=(2, 2))),
+    "avg_pool": ((1, 2, 4, 4), lambda x: ops.avg_pool(ops.exp(x), kernel=(2, 2), strides=(1, 1))),
+    "conv": ((1, 2, 4, 4), lambda x: ops.conv(ops.sin(x), drawn(3, 2, 3, 3, seed=4))),
+    "matmul": ((3, 4), lambda x: ops.exp(x) @ ops.transpose(ops.tanh(x), perm=(1, 0))),
+    "attention": ((1, 2, 3, 4), _attention),
+}
+
+
+@pytest.mark.parametrize("name", THRICE)
+def test_three_derivatives_along_a_line_are_the_differences_of_those_before(name: str) -> None:
+    shape, build = THRICE[name]
+    g = df.GraphBuilder()
+    x, direction, start = g.input("x", df.float64, shape), drawn(*shape, seed=1), drawn(*shape, seed=2)
+    y = build(x)
+    y = ops.tanh(y * drawn(*y.type.sizes, seed=3)).sum()
+    for order in range(4):
+        g.output(f"d{order}", y)
+        y = (df.grad(y, x) * direction).sum()
+    with df.Session(g.build(), devices=["cpu"]) as session:
+        found = session.run({"x": start})
+        left2, left, right, right2 = (session.run({"x": start + 1e-4 * step * direction}) for step in (-2, -1, 1, 2))
+    for order in range(3):
+        values = [float(at[f"d{order}"]) for at in (left2, left, right, right2)]
+        expected = np.dot(values, [1, -8, 8, -1]) / 12e-4
+        assert float(found[f"d{order + 1}"]) == pytest.approx(expected, rel=1e-7, abs=1e-7), order
+
+
 def test_cotangents_weigh_the_elements_and_what_does_not_matter_has_zeros() -> None:
     g = df.GraphBuilder()
     x, other = g.input("x", df.float32, ("n", 2)), g.input("other", df.float32, (3,))
