@@ -55,14 +55,13 @@ class Parameter:
     def set(self, array: Any) -> None:
         """Replaces the value by a copy of ``array``.
 
+        While a Trainer owns the weights, what it trains is set, and running statistics that it updates: its next step
+        goes on from there, with moments as they are.
+
         Raises:
-            InputError: another dtype or shape, or a Trainer owns the weights.
+            InputError: another dtype or shape; or a Trainer owns the weights and can't take the value, as where it
+                doesn't train the parameter, or several processes do.
         """
-        if self._model._owner is not None:
-            raise InputError(
-                f"parameter {self.name!r}: a Trainer owns the model's weights; close it first. What changes by hand "
-                "from step to step can be an input of the model, what is done to weights after a step an optimizer's"
-            )
         found = checks.array(f"parameter {self.name!r}: the value", array)
         wanted = self.type
         if found.dtype != wanted.dtype.numpy or found.shape != wanted.sizes:
@@ -70,7 +69,11 @@ class Parameter:
                 f"parameter {self.name!r}: expected {wanted}, got {found.dtype}[{', '.join(map(str, found.shape))}]; "
                 f"convert it with .astype(np.{wanted.dtype}) and .reshape{wanted.sizes}"
             )
-        self._model._replace(self.name, found.copy())
+        with self._model.lock:
+            if self._model._assign is None:
+                self._model._replace(self.name, found.copy())
+            else:
+                self._model._assign(self.name, found.copy())
 
     def __repr__(self) -> str:
         return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
@@ -109,6 +112,7 @@ class Model(Editable):
         self._torn = False
         self._changed: dict[str, Array] = {}
         self._owner: Callable[[str], Array | None] | None = None
+        self._assign: Callable[[str, Array], None] | None = None
         self._by_name = {value.name: value for value in graph.initializers}
         renew_in_child(self)
 
@@ -196,13 +200,13 @@ class Model(Editable):
         with self.lock:
             self.check_complete()
             changed = {name: self._newest(name) for name in self._names_of_changes()}
-            state = {key: value for key, value in vars(self).items() if key not in ("lock", "_owner")}
+            state = {key: value for key, value in vars(self).items() if key not in ("lock", "_owner", "_assign")}
         return state | {"_changed": changed, "aliases": dict(self.aliases)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state)
         self.aliases = MappingProxyType(state["aliases"])
-        self.lock, self._owner = threading.RLock(), None
+        self.lock, self._owner, self._assign = threading.RLock(), None, None
         renew_in_child(self)
 
     def copy_data(self, twin: Model) -> None:
@@ -246,8 +250,12 @@ class Model(Editable):
 
     # ---- data -----------------------------------------------------------------------------------------
 
-    def own(self, newest: Callable[[str], Array | None]) -> None:
-        """Makes a Trainer the owner of the weights: ``newest(name)`` gives those it holds, None for others.
+    def own(self, newest: Callable[[str], Array | None], assign: Callable[[str, Array], None]) -> None:
+        """Makes a Trainer the owner of the weights.
+
+        Args:
+            newest: gives those that it holds, by name, None for others.
+            assign: takes another value of one, of the same dtype and shape.
 
         Raises:
             InputError: another Trainer owns them.
@@ -255,12 +263,12 @@ class Model(Editable):
         with self.lock:
             if self._owner is not None:
                 raise InputError("another Trainer owns this model's weights; close it, or train model.copy()")
-            self._owner = newest
+            self._owner, self._assign = newest, assign
 
     def release(self, data: Mapping[str, Array]) -> None:
         """Ends a Trainer's ownership and keeps its last data."""
         with self.lock:
-            self._owner = None
+            self._owner = self._assign = None
             for name, array in data.items():
                 self._replace(name, array)
 

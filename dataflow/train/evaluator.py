@@ -95,7 +95,7 @@ class Evaluator:
         self.numbered = False
         self.programs = self._compile()
         with InterruptsHeld():
-            model.own(self.programs.newest)
+            model.own(self.programs.newest, self.programs.assign)
             self._closed = False
 
     def _compile(self) -> Programs:

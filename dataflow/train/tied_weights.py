@@ -47,6 +47,16 @@ class Tie:
         array = array.T if self.transposed else array
         return array if self.shape is None else np.broadcast_to(array.reshape(self.row), self.shape)
 
+    def invert(self, array: Array, shape: tuple[int, ...]) -> Array | None:
+        """The data of the tensor that is trained, of this shape, from the copy's; None where rows of it differ."""
+        found = array
+        if self.shape is not None:
+            found = array[(0,) * (array.ndim - len(self.row))]
+            found = found[tuple(slice(size) for size in self.row)]
+        found = (found.reshape(shape[::-1]).T if self.transposed else found.reshape(shape)).copy()
+        same = self.apply(found).tobytes() == array.tobytes()
+        return found if same else None
+
     def build(self, source: Value) -> Value:
         """The copy in a graph."""
         copy: Value = ops.transpose(source, perm=(1, 0)) if self.transposed else source

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ..engine import Engine
+from ..errors import InputError
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.types import Array, TensorType, dtype
 from .joint import ACCUMULATOR, PENDING
-from .optimizers.masters import master_type
+from .optimizers.masters import MASTER, master_type
 from .optimizers.updates import Updates
 from .tied_weights import Tie
 
@@ -78,6 +79,7 @@ class Trained:
         """Names of the stored tensors that some program changes."""
         names = {*self.wanted, *self._statistics, *(PENDING + s for s in self._statistics)}
         names |= {ACCUMULATOR + name for name in self.reached}
+        names |= {*self._assigned()}
         return names.union(self._averages().values(), *(self._slots[name] for name in self.reached))
 
     def averages(self) -> dict[str, str]:
@@ -94,6 +96,14 @@ class Trained:
     def all_owners(self) -> dict[str, str]:
         """The memory of each tensor that some program changes."""
         return {**dict.fromkeys(self.changed(), HOST), **(self.owners or {})}
+
+    def _assigned(self) -> list[str]:
+        """Names of trainable parameters that were set or loaded, and on which the loss doesn't depend as far as known.
+
+        What reads them beside the loss must not take what they were at first for constant.
+        """
+        held = [name for name in self._trainable if f"parameters/{name}" in self._loaded] if self._loaded else []
+        return [name for name in held if name not in self.reached]
 
     def resolve(self, lowered: Lowered | None) -> None:
         """Decides once where each tensor lies: in the memory of the first device that reads the parameter.
@@ -156,6 +166,56 @@ class Trained:
         key = self.key_of(name)
         return self._engine.variables.view(key) if key in self._engine.variables else self.read(name)
 
+    def assign(self, name: str, array: Array) -> None:
+        """Replaces a parameter or a statistic by what users set, of its type; a master is replaced with it.
+
+        Raises:
+            InputError: training doesn't change it, or makes it anew at each step of what else is kept; it is read as
+                its average; or it is a copy of another, which couldn't be what this one is to be.
+        """
+        tie = self._ties.get(name)
+        if tie is not None:
+            source = tie.invert(array, self._first[tie.of].shape)
+            if source is None:
+                raise InputError(
+                    f"parameter {name!r} repeats {tie.of!r}, with which it is trained, and the value has rows that "
+                    f"differ; set {tie.of!r}"
+                )
+            self.assign(tie.of, source)
+            return
+        if name not in {*self.wanted, *self._statistics, *self._assigned()}:
+            why, advice = "that doesn't change it", "name it in trainable=, of statistics give batch_norm='update',"
+            if name in self._trainable:
+                why, advice = "whose loss doesn't depend on it", "set it before the first step,"
+            raise InputError(
+                f"parameter {name!r}: a Trainer owns the model's weights, {why}, so it is a constant of what was "
+                f"compiled; {advice} or close the Trainer first. What changes by hand from step to step can be an "
+                "input of the model, too"
+            )
+        held = {slot: tensor.slot for slot, tensor in self._tensors.items() if tensor.parameter == name}
+        begun = [slot for slot in held if self.key_of(slot) in self._engine.variables or slot in self._loaded]
+        copies = [slot for slot in begun if held[slot].start == "parameter" and held[slot].name != MASTER.name]
+        others = [held[slot].name for slot in copies if not held[slot].evaluated]
+        if others:
+            raise InputError(
+                f"parameter {name!r}: the optimizer makes it anew at each step, of what it keeps "
+                f"({', '.join(others)}), so the value would be lost; use another one, or set it before the first step"
+            )
+        if copies and self.averaged:
+            raise InputError(
+                f"parameter {name!r}: it is read as its average, and what is trained is to be set; assign "
+                "trainer.averaged = False before, True after it. The average follows with the next steps"
+            )
+        self._loaded[f"parameters/{name}"] = array
+        masters = [slot for slot in begun if held[slot].name == MASTER.name]
+        for each in (name, PENDING + name, *masters):
+            key = self.key_of(each)
+            if key in self._engine.variables:
+                self._engine.variables.write(key, array)
+            elif each in self._loaded:
+                self._loaded[each] = array.astype(self._loaded[each].dtype)
+        self.drop_loaded()
+
     def write(self, name: str, array: Array) -> None:
         """Copies ``array`` into a tensor of the same dtype and shape, where it exists already.
 
@@ -179,7 +239,8 @@ class Trained:
         """
         read = self.read if copies else self.view
         found = {f"parameters/{name}": read(name) for name in (*self.reached, *self._statistics)}
-        found |= {slot: read(slot) for slot in self.slots() if slot not in without}
+        slots = [*self.slots(), *(slot for name in self._assigned() for slot in self._slots[name])]
+        found |= {slot: read(slot) for slot in slots if slot not in without}
         return {**self._loaded, **found}
 
     def drop_loaded(self) -> None:

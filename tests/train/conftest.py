@@ -114,6 +114,9 @@ class LinearPrograms:
     def newest(self, name: str) -> np.ndarray | None:
         return getattr(self, name, None)
 
+    def assign(self, name: str, array: np.ndarray) -> None:
+        setattr(self, name, array)
+
     def state(self, without: Collection[str] = (), *, copies: bool = True) -> dict[str, np.ndarray]:
         state = {"parameters/w": self.w.copy(), "parameters/b": self.b.copy()}
         return state | {f"optimizer/velocity/{k}": v.copy() for k, v in self.velocity.items()}

@@ -190,6 +190,8 @@ def test_sums_are_shown_beside_the_steps():
         trainer.step(batch)
         profile = trainer.profile(batch, rounds=1)["joint"]
         loss = trainer.step(batch)
+        with pytest.raises(df.InputError, match="'w': several processes train it together, each with its own copy"):
+            trainer.model.parameters["w"].set(np.ones((2, 2), np.float32))
     ((name, (begin, end)),) = profile.beside
     assert name == "sum w, 1 gradients" and 0 < begin <= end
     (event,) = [event for event in trace_events(profile) if event.get("cat") == COLLECTIVES]

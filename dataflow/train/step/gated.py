@@ -64,10 +64,14 @@ class GatedSteps(StepTensors):
 
     Args:
         making: makes its programs.
+
+    Attributes:
+        several: other processes have copies of the parameters.
     """
 
     def __init__(self, making: Making) -> None:
         super().__init__(making)
+        self.several = False
         self._kept: Kept | None = None  # whose backward program is still to run
         self._step: Kept | None = None  # a step's program whose optimizer is still to run
         self._prepared: Kept | None = None  # or all of it
@@ -135,6 +139,24 @@ class GatedSteps(StepTensors):
             return None
         self._accumulates, self._last_step, self._squares = False, step.program, float(step.results[SQUARES])
         return step.results
+
+    def assign(self, name: str, array: Array) -> None:
+        """Replaces a parameter or statistic that training changes by what users set; see ``Trained.assign``.
+
+        Raises:
+            InputError: likewise; other processes have copies of it; or gradients wait that are of what it was.
+        """
+        if self.several:
+            raise InputError(
+                f"parameter {name!r}: several processes train it together, each with its own copy, and what one sets "
+                "the others would lack; close their Trainers, set it in all of them alike, and make new ones"
+            )
+        if self._kept is not None or self._step is not None or self._prepared is not None:
+            raise InputError(
+                f"parameter {name!r}: a forward() waits for its backward(), which reads what it was; call backward(), "
+                "or discard() to forget the logical batch"
+            )
+        self._trained.assign(name, array)
 
     def discard(self) -> None:
         """Forgets the forward program that waits for its backward program, or a step that waits for its update."""

@@ -128,7 +128,7 @@ class LogicalBatch(Evaluator):
         self.collectives = collectives
         self.processes: Processes | None = None
         if collectives is not None:
-            self.programs.shards = shards
+            self.programs.shards, self.programs.several = shards, True
             parameters = model.parameters
             sizes = {name: parameters[name].type.nbytes for name in trainable}
             self.processes = Processes(collectives, self.programs, sizes, shards)
