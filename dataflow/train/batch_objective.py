@@ -14,11 +14,11 @@ from .. import ops
 from ..errors import DataflowError, InputError
 from ..host.checks import shown
 from ..ir.builder import GraphBuilder
-from ..ir.types import Array, TensorType, float32
+from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from .data.batch import in_dtype, refuse_nan
 from .losses.loss import Loss, Target, compared
-from .losses.terms import ones, per_sample, summed, upcast, weighed
+from .losses.terms import as_dtype, ones, per_sample, summed, upcast, weighed
 from .metrics import Gathered, Metric
 from .metrics.metric import values_of
 from .metrics.sample_moments import EACH, EACH_WEIGHT
@@ -101,8 +101,8 @@ class _Mean:
     """A mean over a batch: a sum and a weight of rank 0, and what they are sums of, samples first, where that is known.
 
     Attributes:
-        sum: float32.
-        weight: float32.
+        sum: float32 or wider, as what it is of.
+        weight: likewise.
         elements: the elements times their weights, and these.
     """
 
@@ -230,13 +230,15 @@ class BatchObjective:
     def _weighted(self, g: GraphBuilder, found: Sequence[_Mean], sample_weight: Value | None) -> _Mean:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
         mean: Value | None = None
+        dtype = max((one.sum.type.dtype for one in found), key=lambda dtype: dtype.bits)
         for entry, one in zip(self.losses, found, strict=True):
+            total, weight = as_dtype(one.sum, dtype), as_dtype(one.weight, dtype)
             # Smoothed labels of classes that count nothing have a loss and no weight.
-            counted = ops.where(ops.greater(one.weight, 0.0), one.sum, 0.0)
-            term = ops.mul(ops.div(counted, ops.maximum(one.weight, 1e-30)), entry.factor)
+            counted = ops.where(ops.greater(weight, 0.0), total, 0.0)
+            term = ops.mul(ops.div(counted, ops.maximum(weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None
-        count = g.scalar(self.size, float32) if sample_weight is None else summed(sample_weight)
+        count = g.scalar(self.size, dtype) if sample_weight is None else as_dtype(summed(sample_weight), dtype)
         return _Mean(ops.mul(mean, count), count)
 
     def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> _Mean:
@@ -253,8 +255,9 @@ class BatchObjective:
                 "each sample or element, read batch['sample_weight'], or leave it out: "
                 "Dataset(data, rename={'sample_weight': None})"
             )
-        count = g.scalar(self.size, float32)
-        return _Mean(ops.mul(summed(value), count), count)
+        total = summed(value)
+        count = g.scalar(self.size, total.type.dtype)
+        return _Mean(ops.mul(total, count), count)
 
 
 def _terms(means: Mapping[str, _Mean]) -> dict[str, Value]:

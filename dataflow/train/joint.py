@@ -24,7 +24,7 @@ from .optimizers.masters import master_type
 _log = logging.getLogger("dataflow")
 
 Terms = Mapping[str, Value]
-"""Results of a loss or metric by name: sums and weights over the micro-batch, rank 0, float32."""
+"""Results of a loss or metric by name: sums and weights over the micro-batch, rank 0, float32 or wider."""
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Terms]
 """``build(g, outputs, batch)``: adds a loss and metrics; ``loss`` and ``weight`` are among the results."""
 

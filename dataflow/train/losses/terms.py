@@ -43,11 +43,9 @@ def per_sample(elements: Value) -> Value:
 
 
 def summed(value: Value) -> Value:
-    """The sum over all axes as float32 of rank 0."""
+    """The sum over all axes, of rank 0, in float32 or wider."""
     value = upcast(value)
-    if value.type.rank:
-        value = ops.reduce_sum(value, axes=tuple(range(value.type.rank)), keepdims=0)
-    return value if value.type.dtype == float32 else ops.cast(value, to=float32)
+    return ops.reduce_sum(value, axes=tuple(range(value.type.rank)), keepdims=0) if value.type.rank else value
 
 
 def filled(like: Value, number: float, dtype: DType | None = None) -> Value:

@@ -21,7 +21,7 @@ class Metric(Protocol):
         """Its key in the history."""
 
     def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
-        """The sum of the figure and the count, float32 of rank 0."""
+        """The sum of the figure and the count, of rank 0, float32 or wider."""
 
 
 @runtime_checkable
