@@ -9,6 +9,7 @@ from .errors import InputError, ModelError
 from .execute.arguments import checked_inputs, sizes_of
 from .execute.graph_of_inputs import graph_of_inputs
 from .host import checks
+from .ir.dims import Dim
 from .ir.graph import Graph
 from .ir.types import Array
 from .ir.value import Value
@@ -142,7 +143,9 @@ def grad(
     if cotangent is not None:
         seed = mul(seed, cotangent)
         if seed.type != of.type.cotangent:
-            raise InputError(f"grad: the cotangent makes {seed.type} of {of.name!r}, which is {of.type}")
+            named = next((str(size) for size in of.type.shape if isinstance(size, Dim)), None)
+            more = "" if named is None else f"; along {named} it has 1, or that size, as an input of that shape has"
+            raise InputError(f"grad: the cotangent makes {seed.type} of {of.name!r}, which is {of.type}{more}")
     origin = builder.origin
     gradients = add_gradients(builder, {of: seed}, values)
     builder.origin = origin

@@ -224,6 +224,12 @@ def test_gradients_within_a_graph_refuse_what_does_not_fit() -> None:
         df.grad(y, 3)  # type: ignore[call-overload]
     with pytest.raises(df.InputError, match=r"the cotangent makes float32\[3, 2\] of 'sin', which is float32\[2\]"):
         df.grad(y, x, np.ones((3, 1), np.float32))
+    free = ops.exp(g.input("free", df.float32, ("batch", 3)))
+    assert df.grad(free, free, np.ones((1, 3), np.float32)).type == free.type
+    with pytest.raises(
+        df.InputError, match=r"float32\[4, 3\] of 'exp', .*along batch it has 1, or that size, as an input"
+    ):
+        df.grad(free, free, np.ones((4, 3), np.float32))
     p = g.input("p", df.float32, (1, 4, 3))
     ctc = ops.ctc_loss(p, np.array([[1, 2]]), np.array([4]), np.array([2]))
     once = df.grad(ctc, p)
