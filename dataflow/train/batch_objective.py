@@ -8,22 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from .. import ops
 from ..errors import DataflowError, InputError
 from ..host.checks import shown
 from ..ir.builder import GraphBuilder
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
-from .data.batch import in_dtype, refuse_nan
+from .data.batch import SAMPLE_WEIGHT
 from .losses.loss import Loss, Target, compared
 from .losses.terms import as_dtype, ones, per_sample, summed, upcast, weighed
 from .metrics import Gathered, Metric
 from .metrics.metric import values_of
 from .metrics.sample_moments import EACH, EACH_WEIGHT
 
-SAMPLE_WEIGHT = "sample_weight"
 _LOSS = "loss"
 _Given = TypeVar("_Given")
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
@@ -185,7 +182,7 @@ class BatchObjective:
         for name, metric, index in self.metrics:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
-            means[name] = _Mean(*_sums(name, metric, target, *compared(entry.loss, target, values, read)))
+            means[name] = _of_metric(name, metric, target, *compared(entry.loss, target, values, read))
         for name, free in self.free:
             value = _called(f"the metric {name!r}", free, g, outputs, batch)
             means[name] = self._mean_or_elements(g, value, None)
@@ -196,14 +193,17 @@ class BatchObjective:
     ) -> dict[str, Value]:
         """The same, and what standard errors and the metrics that are no means want of a batch.
 
-        Of a mean of elements the sums (B,) of each sample, ``name:each`` and ``name:each_weight``; of metrics that are
-        no means ``name:0``, ``name:1``, ...
+        Of a mean of elements the sums (B,) of each sample, ``name:each`` and ``name:each_weight``, but not of shares of
+        right answers where a sample has one answer; of metrics that are no means ``name:0``, ``name:1``, ...
         """
         batch = self._by_key(batch)
         means = self._means(g, outputs, batch)
         terms = _terms(means)
+        shares = {name for name, metric, _ in self.metrics if metric.fraction}
         for name, mean in means.items():
-            if mean.elements is not None and all(value.type.shape[0] == self.size for value in mean.elements):
+            if name in shares and mean.elements is not None and all(n == 1 for n in mean.elements[0].type.shape[1:]):
+                continue
+            if mean.elements is not None and all(value.type.shape[:1] == (self.size,) for value in mean.elements):
                 terms[name + EACH], terms[name + EACH_WEIGHT] = map(per_sample, mean.elements)
         for name, metric, index in self.gathered:
             entry = self.losses[index]
@@ -219,13 +219,7 @@ class BatchObjective:
         target, values, read = _read(entry, outputs, batch)
         what = f"elements() of the loss {type(entry.loss).__name__}"
         found = _called(what, entry.loss.elements, target, *values, *read)
-        if not (isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(v, Value) for v in found)):
-            raise InputError(f"{what} gave {found!r}; expected the elements and their weight")
-        elements, weight = found
-        bound = elements.type.is_bound and weight.type.is_bound
-        if bound and elements.type.shape != weight.type.shape:
-            raise InputError(f"{what} gave elements {elements.type} and the weight {weight.type}; expected one shape")
-        return _mean_of(elements, weight, sample_weight)
+        return _mean_of(*_pair(what, found), sample_weight)
 
     def _weighted(self, g: GraphBuilder, found: Sequence[_Mean], sample_weight: Value | None) -> _Mean:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
@@ -296,16 +290,42 @@ def _called(what: str, function: Callable[..., _Given], *arguments: Any) -> _Giv
         raise InputError(f"{what} failed at {where}: {type(error).__name__}: {error}") from error
 
 
-def _sums(name: str, metric: Metric, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
-    """The sum and the count of a metric.
+def _depth(metric: Metric, method: str) -> int:
+    """How far from the metric's own class the method is defined: what is derived may replace ``sums`` alone."""
+    classes = type(metric).__mro__
+    return next((depth for depth, each in enumerate(classes) if method in vars(each)), len(classes))
+
+
+def _pair(what: str, found: Any) -> tuple[Value, Value]:
+    """Elements and their weight, as a function gave them.
+
+    Raises:
+        InputError: it gave something else.
+    """
+    if not (isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(v, Value) for v in found)):
+        raise InputError(f"{what} gave {found!r}; expected the elements and their weight")
+    elements, weight = found
+    bound = elements.type.is_bound and weight.type.is_bound
+    if bound and elements.type.shape != weight.type.shape:
+        raise InputError(f"{what} gave elements {elements.type} and the weight {weight.type}; expected one shape")
+    return elements, weight
+
+
+def _of_metric(name: str, metric: Metric, target: Target, output: Value, labels: Value) -> _Mean:
+    """The sum and the count of a metric, and their elements where it gives them.
 
     Raises:
         InputError: it fails or gives something else.
     """
+    elements: Any = getattr(metric, "elements", None)
+    if callable(elements) and _depth(metric, "elements") <= _depth(metric, "sums"):
+        what = f"elements() of the metric {name!r}"
+        each, weight = _pair(what, _called(what, elements, target, output, labels))
+        return _Mean(summed(each), summed(weight), (each, weight))
     found: Any = _called(f"sums() of the metric {name!r}", metric.sums, target, output, labels)
     given = found if isinstance(found, (tuple, list)) else ()
     if len(given) == 2 and all(isinstance(value, Value) and not value.type.rank for value in given):
-        return given[0], given[1]
+        return _Mean(given[0], given[1])
     raise InputError(f"sums() of the metric {name!r} gave {shown(found)}; expected a sum and a count of rank 0")
 
 
@@ -322,27 +342,3 @@ def _read(
 def samples(shapes: Iterable[tuple[int, ...]]) -> int:
     """The number of samples: the first size of the first entry that has one."""
     return next((shape[0] for shape in shapes if shape), 1)
-
-
-def checked_weight(given: Array, size: int, indices: Array | None) -> Array:
-    """Weights of ``size`` samples, float32, whose numbers in the dataset are ``indices``.
-
-    Raises:
-        InputError: another shape, no numbers, or numbers that are no weights.
-    """
-    if given.dtype.kind not in "fiub":
-        raise InputError(f"'sample_weight' is {given.dtype}; expected numbers")
-    weight = in_dtype(SAMPLE_WEIGHT, given, np.dtype(np.float32), indices)
-    refuse_nan(SAMPLE_WEIGHT, weight, indices)
-    if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
-        raise InputError(_unfit(weight, size, indices))
-    return weight
-
-
-def _unfit(weight: Array, size: int, indices: Array | None) -> str:
-    """What is wrong with weights of samples."""
-    if weight.shape != (size,):
-        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
-    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
-    number = row if indices is None else int(indices[row])
-    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"

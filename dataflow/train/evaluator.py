@@ -18,8 +18,7 @@ from ..host import checks
 from ..ir.types import Array
 from ..model import Model
 from ..passes.dynamic_regions import without_data
-from .batch_objective import SAMPLE_WEIGHT
-from .data.batch import Batch, Request, check_keys
+from .data.batch import SAMPLE_WEIGHT, Batch, Request, check_keys
 from .data.columns import listed
 from .data.dataset import Dataset, as_dataset
 from .data.reading import as_in_training
@@ -125,7 +124,7 @@ class Evaluator:
         arguments = self._arguments(batch)
         with self.objective.naming_samples(batch):
             terms = self.programs.evaluate(arguments)
-        to_moments(terms)
+        to_moments(terms, self.objective.factors)
         return terms
 
     def _evaluated(

@@ -20,8 +20,8 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
-from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, checked_weight, samples, with_figures
-from .data.batch import Batch, in_dtype, refuse_nan
+from .batch_objective import BatchObjective, Build, WeightedLoss, samples, with_figures
+from .data.batch import SAMPLE_WEIGHT, Batch, checked_weight, in_dtype, refuse_nan
 from .losses.before import before
 from .losses.logits import Read, logits_of
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, compares_numbers, keys_of, others_of

@@ -114,6 +114,89 @@ def test_functions() -> None:
     assert figures["loss_error"] == pytest.approx(batches.std(ddof=1) / np.sqrt(3), rel=1e-4)
 
 
+def test_metrics_of_numbers_do_not_depend_on_the_order() -> None:
+    """Of one's own metric of elements too, and beside weights of samples, which metrics don't read."""
+
+    class Beyond:
+        name, fraction, mode = "beyond", False, "min"
+
+        def sums(self, target: Any, output: Any, labels: Any) -> Any:
+            raise AssertionError("its elements are known")
+
+        def elements(self, target: Any, output: Any, labels: Any) -> tuple[Any, Any]:
+            found = ops.maximum(ops.sub(output, labels), 0.0)
+            return found, ops.add(ops.mul(found, 0.0), 1.0)
+
+    values = np.sort(np.random.default_rng(7).normal(size=(SAMPLES, CLASSES)), 0).astype(np.float32)
+    data = {"x": np.zeros((SAMPLES, CLASSES), np.float32), "labels": values}
+    weight = np.where(np.arange(SAMPLES) % 2, 0, 2).astype(np.float32)
+    for given in (data, {**data, "sample_weight": weight}):
+        figures = df.evaluate(model(), given, "mse", ["mae", Beyond()], output="z", devices="cpu", batch_size=10)
+        upcast = values.astype(np.float64)
+        for name, each in (("mae", abs(upcast)), ("beyond", np.maximum(-upcast, 0.0))):
+            assert figures[name] == pytest.approx(each.mean(), rel=1e-5)
+            expected = each.mean(1).std(ddof=1) / np.sqrt(SAMPLES)
+            assert figures[f"{name}_error"] == pytest.approx(expected, rel=1e-4), name
+    squares = (values[::2].astype(np.float64) ** 2).mean(1)
+    assert figures["loss_error"] == pytest.approx(squares.std(ddof=1) / np.sqrt(SAMPLES // 2), rel=1e-4)
+
+
+def test_a_derived_metric_that_replaces_the_sums_alone_is_what_they_say() -> None:
+    class Doubled(df.metrics.MeanAbsoluteError):
+        name = "doubled"
+
+        def sums(self, target: Any, output: Any, labels: Any) -> Any:
+            total, count = super().sums(target, output, labels)
+            return ops.mul(total, 2.0), count
+
+    data = {"x": sorted_samples()["x"], "labels": np.zeros((SAMPLES, CLASSES), np.float32)}
+    figures = df.evaluate(model(), data, "mse", ["mae", Doubled()], output="z", devices="cpu", batch_size=20)
+    assert figures["doubled"] == pytest.approx(2 * figures["mae"], rel=1e-6)
+    batches = 2 * abs(data["x"].astype(np.float64)).reshape(3, -1).mean(1)
+    assert figures["doubled_error"] == pytest.approx(batches.std(ddof=1) / np.sqrt(3), rel=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "top2"])
+def test_shares_of_several_answers_count_samples(metric: str) -> None:
+    """Pixels of an image are right together; labels that don't count are no answers."""
+    random = np.random.default_rng(8)
+    labels = random.integers(0, CLASSES, (SAMPLES, 40))
+    x = random.normal(size=(SAMPLES, 40, CLASSES)) / 4
+    x += np.eye(CLASSES)[labels] * random.normal(size=(SAMPLES, 1, 1))  # some images are easy
+    there = np.arange(40) < random.integers(1, 41, SAMPLES)[:, None]
+    data = {"x": x.astype(np.float32), "labels": np.where(there, labels, -100)}
+    figures = df.evaluate(model((40, CLASSES)), data, "cross_entropy", [metric], output="z", devices="cpu")
+    own = np.take_along_axis(x, labels[..., None], -1)
+    right = ((x > own).sum(-1) < (1 if metric == "accuracy" else 2)) & there
+    share = right.sum() / there.sum()
+    assert figures[metric] == pytest.approx(share, rel=1e-5)
+    expected = ratio_error(right.sum(1), there.sum(1))
+    assert figures[f"{metric}_error"] == pytest.approx(expected, rel=1e-4)
+    assert expected > 2 * np.sqrt(share * (1 - share) / there.sum())  # as if each pixel was for itself
+
+
+def test_shares_of_several_yes_and_no_count_samples_and_of_one_answers() -> None:
+    random = np.random.default_rng(9)
+    x = (random.normal(size=(SAMPLES, 1)) + random.normal(size=(SAMPLES, CLASSES)) / 4).astype(np.float32)
+    data = {"x": x, "labels": np.ones((SAMPLES, CLASSES), np.float32)}
+    figures = df.evaluate(model(), data, "binary_cross_entropy", output="z", devices="cpu", batch_size=7)
+    right = (x > 0).mean(1)
+    assert figures["accuracy_error"] == pytest.approx(right.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-4)
+    data["labels"] = data["labels"][:, :1]
+    figures = df.evaluate(model(), data, "binary_cross_entropy", output="v", devices="cpu", batch_size=7)
+    share = figures["accuracy"]
+    assert figures["accuracy_error"] == pytest.approx(np.sqrt(share * (1 - share) / SAMPLES), rel=1e-5)
+
+
+def test_an_infinite_loss_leaves_the_error_of_a_metric() -> None:
+    given = {"x": np.full((SAMPLES, CLASSES), 1e30, np.float32), "labels": np.zeros((SAMPLES, CLASSES), np.float32)}
+    given["x"][::2] = 2e30
+    figures = df.evaluate(model(), given, "mse", ["mae"], output="z", devices="cpu", batch_size=SAMPLES)
+    assert figures["loss"] == np.inf
+    each = given["x"].astype(np.float64).mean(1)
+    assert figures["mae_error"] == pytest.approx(each.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-4)
+
+
 def test_losses_that_hardly_differ() -> None:
     """Their spread isn't lost beside their size."""
     values = np.linspace(-1e-3, 1e-3, SAMPLES).astype(np.float32)[:, None]

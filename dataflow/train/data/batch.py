@@ -13,6 +13,8 @@ from ...errors import DataflowError, InputError
 from ...host.quick_init import quick_init
 from ...ir.types import Array, TensorType
 
+SAMPLE_WEIGHT = "sample_weight"
+
 
 @quick_init
 @dataclass(frozen=True, slots=True)
@@ -191,3 +193,27 @@ def reading(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(f"Dataset: {what} can't be read: {type(error).__name__}: {error}") from error
+
+
+def checked_weight(given: Array, size: int, indices: Array | None) -> Array:
+    """Weights of ``size`` samples, float32, whose numbers in the dataset are ``indices``.
+
+    Raises:
+        InputError: another shape, no numbers, or numbers that are no weights.
+    """
+    if given.dtype.kind not in "fiub":
+        raise InputError(f"'sample_weight' is {given.dtype}; expected numbers")
+    weight = in_dtype(SAMPLE_WEIGHT, given, np.dtype(np.float32), indices)
+    refuse_nan(SAMPLE_WEIGHT, weight, indices)
+    if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
+        raise InputError(_unfit(weight, size, indices))
+    return weight
+
+
+def _unfit(weight: Array, size: int, indices: Array | None) -> str:
+    """What is wrong with weights of samples."""
+    if weight.shape != (size,):
+        return f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
+    row = int(np.argmin((weight >= 0) & (weight < np.inf)))
+    number = row if indices is None else int(indices[row])
+    return f"'sample_weight' of sample {number} is {weight[row]:g}; expected a finite number >= 0"

@@ -14,27 +14,40 @@ from ..losses.loss import Target
 from ..losses.terms import as_dtype, class_numbers, counts, pair, summed, where_positive
 
 
+class _Mean:
+    """A metric that is the mean of elements."""
+
+    def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """See Metric."""
+        raise NotImplementedError
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """The sums of the elements and of their weights."""
+        elements, weight = self.elements(target, output, labels)
+        return summed(elements), summed(weight)
+
+
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(_Mean):
     """The fraction of labels that are the class with the largest logit; of logits with the right sign when binary."""
 
     name, compares = "accuracy", "classes"
     fraction = True
 
-    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+    def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """Right answers and answers; ignored labels count in neither."""
         if target.axis is None:
             z, t = pair(output, labels)
             right, weight = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5)), counts(target, t)
             right = ops.logical_and(right, ops.equal(z, z))
             right = where_positive(weight, as_dtype(right, z.type.dtype)) if target.sparse else right
-            return summed(right), summed(weight)
+            return right, weight
         found = ops.argmax(output, axis=target.axis, keepdims=0)
         return _counted(ops.equal(found, labels), labels, target)
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(_Mean):
     """The fraction of labels whose logit is among the ``k`` largest; of equal logits the first is before the others.
 
     A NaN is before all numbers, as argmax has it, and is right nowhere; but for that ``top1`` is the accuracy.
@@ -51,7 +64,7 @@ class TopK:
         """``top5``."""
         return f"top{self.k}"
 
-    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+    def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """Right answers and answers: fewer than ``k`` classes are before the label's."""
         axis = target.axis
         if axis is None:
@@ -73,22 +86,22 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class MeanAbsoluteError:
+class MeanAbsoluteError(_Mean):
     """The mean of |output - label|."""
 
     name, compares = "mae", "numbers"
     mode = "min"
     fraction = False
 
-    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
-        """The sum of absolute differences and the number of elements."""
+    def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """Absolute differences, and ones where a label counts."""
         if target.axis is not None:
             raise InputError("metric 'mae' compares numbers; with class labels use 'accuracy' or 'top5'")
         y, t = pair(output, labels)
         distance, weight = ops.abs(ops.sub(y, t)), counts(target, t)
-        return summed(where_positive(weight, distance) if target.sparse else distance), summed(weight)
+        return where_positive(weight, distance) if target.sparse else distance, weight
 
 
 def _counted(right: Value, labels: Value, target: Target) -> tuple[Value, Value]:
     counted = ops.logical_not(ops.equal(labels, target.ignored))
-    return summed(ops.logical_and(right, counted)), summed(counted)
+    return ops.logical_and(right, counted), counted

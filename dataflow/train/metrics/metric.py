@@ -10,7 +10,11 @@ from ..losses.loss import Target
 
 @runtime_checkable
 class Metric(Protocol):
-    """A mean over elements of one value and its labels; reported during training too."""
+    """A mean over elements of one value and its labels; reported during training too.
+
+    Where it has a method ``elements`` of the same arguments, that gives what ``sums`` are of, samples first: the figure
+    of each element times its weight, and these weights, of one shape. Evaluations take the standard error from it.
+    """
 
     @property
     def fraction(self) -> bool:

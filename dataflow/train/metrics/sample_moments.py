@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...ir.types import Array
 
 EACH, EACH_WEIGHT = ":each", ":each_weight"  # behind a figure's name: terms (B,), the sum and the weight of each sample
+_EACH_COUNT = ":each_count"
 _COUNT = "samples:each"
 
 
-def to_moments(terms: MutableMapping[str, Array]) -> None:
+def to_moments(terms: MutableMapping[str, Array], losses: Collection[str] = ()) -> None:
     """Replaces what a batch gives of each sample by moments, which add up over batches and processes.
 
-    These are the rows of the matrix of sums over samples of the products of 1, s, w, s, w, ..., the sum s and the
-    weight w of each figure, in float64; 1 is 0 of a sample that counts nowhere.
+    These are the rows of the matrix of sums over samples of the products of c, s, w, 1, s, w, 1, ..., the sum s and the
+    weight w of each figure, in float64; 1 is 0 of a sample that counts nothing there, c of one that does so in all
+    of the figures ``losses``.
     """
-    keys = _keys(terms)
-    if keys:
-        table = np.stack([np.asarray(terms[key], np.float64) for key in keys])
-        table = np.concatenate([(table != 0.0).any(0, keepdims=True), table])
+    names = _figures(terms)
+    if names:
+        rows = [np.asarray(terms[name + key], np.float64) for name in names for key in (EACH, EACH_WEIGHT)]
+        pairs = np.stack(rows).reshape(len(names), 2, -1)
+        counts = (pairs != 0.0).any(1, keepdims=True)
+        joint = counts[[name in losses for name in names]].any(0)
+        table = np.concatenate([joint, np.concatenate([pairs, counts], 1).reshape(3 * len(names), -1)])
         with np.errstate(all="ignore"):  # a loss may be infinite
-            terms.update(zip((_COUNT, *keys), table @ table.T, strict=True))
+            terms.update(zip(_keys(names), table @ table.T, strict=True))
 
 
 class SampleMoments:
@@ -37,7 +43,7 @@ class SampleMoments:
     def add(self, terms: Mapping[str, Array]) -> None:
         """Counts a batch in, whose terms have been through ``to_moments``."""
         self._batches += 1
-        for key in _keys(terms) and (_COUNT, *_keys(terms)):
+        for key in _keys(_figures(terms)):
             count, known = self._sums.get(key, (0, 0.0))
             self._sums[key] = count + 1, known + terms[key]
 
@@ -53,25 +59,33 @@ class SampleMoments:
         if not self._sums or any(count != self._batches for count, _ in self._sums.values()):
             return {}
         moments = np.stack([sums for _, sums in self._sums.values()])
-        names = [key.removesuffix(EACH) for key in self._sums if key.endswith(EACH) and key != _COUNT]
-        rows: dict[str, Array] = {}
-        for index, name in enumerate(names):
-            s, w = 2 * index + 1, 2 * index + 2
-            row, (total, weight) = np.zeros(len(moments)), moments[0, s : w + 1]
+        rows: dict[str, tuple[Array, float]] = {}  # what the sums are multiplied by, and how many samples count
+        for index, name in enumerate(_figures(self._sums)):
+            s, w, one = 3 * index + 1, 3 * index + 2, 3 * index + 3
+            row, (total, weight) = np.zeros(len(moments)), moments[one, s : w + 1]
             row[s], row[w] = (1.0 / weight, -total / weight**2) if weight > 0.0 else (0.0, 0.0)
-            rows[name] = row
+            rows[name] = row, float(moments[one, one])
         if factors and factors.keys() <= rows.keys():
-            rows["loss"] = np.sum([rows[name] * factor for name, factor in factors.items()], axis=0)
-        count = float(moments[0, 0])
-        if count < 2.0:
-            return dict.fromkeys(rows, math.nan)
-        with np.errstate(all="ignore"):
-            squares = {name: float(row @ moments @ row) for name, row in rows.items()}
-        return {name: math.sqrt(max(square, 0.0) * count / (count - 1.0)) for name, square in squares.items()}
+            joint = np.sum([rows[name][0] * factor for name, factor in factors.items()], axis=0)
+            rows["loss"] = joint, float(moments[0, 0])
+        return {name: _error(row, moments, count) for name, (row, count) in rows.items()}
 
 
-def _keys(terms: Mapping[str, Array]) -> list[str]:
-    return [
-        key for name in terms if name.endswith(EACH) and name != _COUNT
-        for key in (name, name.removesuffix(EACH) + EACH_WEIGHT)
-    ]  # fmt: skip
+def _error(row: Array, moments: Array, count: float) -> float:
+    """The error of a sum of ``count`` samples; what isn't in the row doesn't matter, though it may be infinite."""
+    if count < 2.0:
+        return math.nan
+    read = np.flatnonzero(row)
+    with np.errstate(all="ignore"):
+        squares = float(row[read] @ moments[np.ix_(read, read)] @ row[read])
+    return math.sqrt(max(squares, 0.0) * count / (count - 1.0))
+
+
+def _figures(terms: Mapping[str, Any]) -> list[str]:
+    return [key.removesuffix(EACH) for key in terms if key.endswith(EACH) and key != _COUNT]
+
+
+def _keys(names: Sequence[str]) -> list[str]:
+    """The terms that ``to_moments`` gives."""
+    found = [name + key for name in names for key in (EACH, EACH_WEIGHT, _EACH_COUNT)]
+    return [_COUNT, *found] if found else []
