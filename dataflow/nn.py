@@ -24,6 +24,7 @@ from .ir.dims import Dim, Size
 from .ir.op import Op
 from .ir.types import Array, DType, float32
 from .ir.value import Value
+from .ops.infer import normal_axes
 from .ops.random import UNSEEDED
 
 
@@ -128,6 +129,33 @@ def layer_norm(g: GraphBuilder, x: Value, *, epsilon: float = 1e-5, name: str = 
     layer = _Layer(g, x, name, 0)
     scale, bias = layer.given("weight", sizes, init.ones(sizes)), layer.given("bias", sizes, init.zeros(sizes))
     return g.add(ops.layer_norm, (x, scale, bias), {"axis": -1, "epsilon": epsilon}).outputs[0]  # type: ignore[return-value]
+
+
+def logsumexp(x: Value, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+    """The logarithm of the sum of e^x over axes, all by default: -inf where all are -inf or there are none.
+
+    Its gradient is that of PyTorch's: the softmax, NaN where all are -inf.
+
+    Args:
+        x: a float.
+        axes: one or several, from the end where negative.
+        keepdims: they stay, with size 1.
+
+    Raises:
+        InputError: x is no float, or has no such axis.
+    """
+    checks.instance("nn.logsumexp: x", x, Value)
+    if not x.type.dtype.is_float:
+        raise InputError(f"nn.logsumexp: x is {x.type}; expected a float")
+    given = range(x.type.rank) if axes is None else (axes,) if isinstance(axes, (int, np.integer)) else axes
+    over: dict[str, Any] = {"axes": normal_axes("nn.logsumexp", given, x.type.rank), "keepdims": keepdims}
+    if any(x.type.shape[axis] == 0 for axis in over["axes"]):
+        return ops.log(ops.reduce_sum(ops.exp(x), **over))  # type: ignore[no-any-return]
+    top = ops.reduce_max(x, axes=over["axes"], keepdims=True)
+    top = ops.where(ops.is_inf(top), 0.0, top)  # infinity less infinity is no number
+    total = ops.reduce_sum(ops.exp(ops.sub(x, top)), axes=over["axes"], keepdims=True)
+    found: Value = ops.add(ops.log(total), top)
+    return found if keepdims else ops.reduce_sum(found, **over)
 
 
 def normal(

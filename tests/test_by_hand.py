@@ -271,3 +271,56 @@ def test_states_of_a_graph_by_hand_are_refused_with_what_to_do() -> None:
         df.Model(graph)
     with pytest.raises(df.ModelError, match="state 'mean'"):
         df.Session(graph)
+
+
+# ---- the logarithm of a sum of exponentials -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axes", [None, 1, -1, (0,), (0, -1), ()])
+def test_a_log_of_sums_and_its_derivatives(axes: int | tuple[int, ...] | None, keepdims: bool) -> None:
+    g = df.GraphBuilder()
+    x = g.input("x", df.float64, ("n", 3, 4))
+    y = df.nn.logsumexp(x, axes, keepdims=keepdims)
+    g.output("y", y)
+    weight = np.arange(1.0, 5.0)
+    slope = df.grad(y.sum(), x)
+    g.output("slope", slope)
+    g.output("second", df.grad((slope * weight).sum(), x))
+    array = 3.0 * np.random.default_rng(0).standard_normal((2, 3, 4)) + 800.0  # e^800 is no number
+    found = df.Session(g.build(), devices=["cpu"]).run({"x": array})
+    over = (0, 1, 2) if axes is None else (axes,) if isinstance(axes, int) else axes
+    powers = np.exp(array - 800.0)
+    expected = np.log(powers.sum(over, keepdims=True)) + 800.0
+    np.testing.assert_allclose(found["y"], expected if keepdims else expected.squeeze(over), rtol=1e-14)
+    softmax = powers / powers.sum(over, keepdims=True)
+    np.testing.assert_allclose(found["slope"], softmax, rtol=1e-10)
+    mean = (softmax * weight).sum(over, keepdims=True)
+    np.testing.assert_allclose(found["second"], softmax * (weight - mean), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_a_log_of_sums_of_infinities_is_as_pytorchs(device: str) -> None:
+    inf, nan = np.inf, np.nan
+    rows = [[-inf, -inf], [-inf, 1], [inf, 1], [inf, -inf], [nan, 1], [1e30, 1e30], [-200, -201]]
+    values = [-inf, 1, inf, inf, nan, 1e30, -200 + np.log1p(np.exp(-1))]
+    slopes = [[nan, nan], [0, 1], [nan, 0], [nan, 0], [nan, nan], [0.5, 0.5], [1 / (1 + np.exp(-1)), 1 / (1 + np.e)]]
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 2))
+    y = df.nn.logsumexp(x, 1)
+    g.output("y", y)
+    g.output("slope", df.grad(y, x))
+    g.output("nothing", df.nn.logsumexp(g.input("empty", df.float32, ("n", 0)), -1))
+    given = {"x": np.array(rows, np.float32), "empty": np.zeros((7, 0), np.float32)}
+    found = df.Session(g.build(), devices=[device]).run(given)
+    np.testing.assert_allclose(found["y"], values, rtol=1e-6)
+    np.testing.assert_allclose(found["slope"], slopes, rtol=1e-5)
+    np.testing.assert_array_equal(found["nothing"], np.full(7, -inf))
+
+
+def test_a_log_of_sums_refuses_what_does_not_fit() -> None:
+    g = df.GraphBuilder()
+    with pytest.raises(df.InputError, match=r"nn\.logsumexp: x is int64\[2\]; expected a float"):
+        df.nn.logsumexp(g.input("i", df.int64, (2,)))
+    with pytest.raises(df.InputError, match=r"nn\.logsumexp: .*axis"):
+        df.nn.logsumexp(g.input("x", df.float32, (2, 3)), 2)

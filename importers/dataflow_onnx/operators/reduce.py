@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, bool_, float32, float64, ops
+from dataflow import Value, bool_, float32, float64, nn, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
@@ -63,12 +63,7 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     if name == "ReduceLogSum":
         return ops.log(ops.reduce_sum(x, **over))
     if name == "ReduceLogSumExp":
-        top = ops.reduce_max(x, axes=tuple(axes), keepdims=1)
-        zero = x.builder.scalar(0.0, x.type.dtype)  # type: ignore[union-attr]
-        top = ops.where(ops.is_inf(top), zero, top)  # infinity less infinity is no number
-        summed = ops.log(ops.reduce_sum(ops.exp(ops.sub(x, top)), axes=tuple(axes), keepdims=1))
-        kept = ops.add(summed, top)
-        return kept if keepdims else ops.reduce_sum(kept, **over)
+        return nn.logsumexp(x, tuple(axes), keepdims=bool(keepdims))
     own = {"ReduceSum": ops.reduce_sum, "ReduceMean": ops.reduce_mean, "ReduceMax": ops.reduce_max}
     own |= {"ReduceMin": ops.reduce_min, "ReduceProd": ops.reduce_prod}
     if x.type.dtype == bool_ and name in ("ReduceMax", "ReduceMin"):
