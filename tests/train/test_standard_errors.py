@@ -22,6 +22,7 @@ def model(shape: tuple[int, ...] = (CLASSES,)) -> df.Model:
     x = g.input("x", df.float32, ("batch", *shape))
     g.output("z", ops.mul(x, g.parameter("scale", np.ones(shape[-1], np.float32))))
     g.output("v", ops.reduce_mean(x, axes=(len(shape),), keepdims=1))
+    g.output("u", ops.mul(x, 2.0))
     return df.Model(g.build())
 
 
@@ -240,3 +241,55 @@ def test_each_loss_gives_what_each_sample_adds(name: str) -> None:
     rows = [{key: array[i : i + 1] for key, array in data.items()} for i in range(8)]
     alone = [df.evaluate(model(), row, name, [], output="z", devices="numpy")["loss"] for row in rows]
     assert together["loss_error"] == pytest.approx(np.std(alone, ddof=1) / np.sqrt(8), rel=1e-4)
+
+
+def test_figures_count_their_own_samples() -> None:
+    """Of one label a loss has no error, whatever counts elsewhere; and it has that of the samples that count in it."""
+    given = sorted_samples()
+    loss = {"z": (losses.CrossEntropy(), "labels", 1.0), "u": (losses.CrossEntropy(), "others", 0.5)}
+
+    def one(g: df.GraphBuilder, outputs: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
+        return ops.reduce_sum(outputs["z"], axes=(1,), keepdims=0)
+
+    numbers = np.arange(SAMPLES)
+    few = {
+        "x": given["x"],
+        "labels": np.where(numbers < 5, given["labels"], -100),
+        "others": np.where(numbers == 30, given["labels"], -100),
+    }
+    figures = df.evaluate(model(), few, loss, [one], devices="cpu", batch_size=7)
+    assert "u_loss_error" not in figures and figures["one_error"] > 0
+    found = log_losses(given["x"], given["labels"])[:5]
+    assert figures["z_loss_error"] == pytest.approx(found.std(ddof=1) / np.sqrt(5), rel=1e-4)
+    residuals = (found - found.mean()) / 5  # and 0 of the sixth sample that counts in a loss
+    assert figures["loss_error"] == pytest.approx(np.sqrt(6 / 5 * (residuals**2).sum()), rel=1e-4)
+    alone = {**given, "sample_weight": (numbers == 3).astype(np.float32)}
+    assert "loss_error" not in df.evaluate(model(), alone, "cross_entropy", [one], output="z", devices="cpu")
+
+
+def test_an_infinite_loss_leaves_the_errors_of_others() -> None:
+    given = sorted_samples()
+    loss = {"z": (losses.CrossEntropy(), "labels", 1.0), "v": (losses.MSE(), "values", 0.5)}
+    values = np.full((SAMPLES, 1), 3e38, np.float32)
+    figures = df.evaluate(model(), {**given, "values": values}, loss, [], devices="cpu", batch_size=7)
+    found = log_losses(given["x"], given["labels"])
+    assert figures["v_loss"] == np.inf and "v_loss_error" not in figures
+    assert figures["z_loss_error"] == pytest.approx(found.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-4)
+
+
+def test_a_loss_of_the_batch_alone_is_evaluated() -> None:
+    """Elements without an axis of samples; there is no error by samples."""
+
+    class OfBatch:
+        metrics, skips = (), ()
+
+        def target(self, output: Any, labels: Any) -> losses.Target:
+            return losses.Target(output, df.TensorType(df.int64, labels.shape))
+
+        def elements(self, target: losses.Target, output: Any, labels: Any) -> tuple[Any, Any]:
+            mean = ops.reduce_mean(output, axes=(0, 1), keepdims=0)
+            return mean, ops.add(ops.mul(mean, 0.0), 1.0)
+
+    given = sorted_samples()
+    figures = df.evaluate(model(), given, OfBatch(), [], output="z", devices="cpu", batch_size=20)
+    assert figures["loss"] == pytest.approx(given["x"].astype(np.float64).mean(), rel=1e-4)
