@@ -165,3 +165,28 @@ def test_tensors_of_bodies_within_bodies_train_as_those_around_them(tmp_path):
     for batch in batches:
         (wanted,) = peer.run(None, {"x": batch["x"]})
         np.testing.assert_allclose(models[0]({"x": batch["x"]})["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("held", ["initializers", "constants"])
+def test_a_tensor_may_be_called_as_what_another_body_computes(held, tmp_path):
+    def body(name, array, stored, computed):
+        nodes = [helper.make_node("MatMul", ["x", stored], [computed]), helper.make_node("Tanh", [computed], ["r"])]
+        return helper.make_graph(nodes, name, [], [value("r", 4, 3)], [numpy_helper.from_array(array, stored)])
+
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    branches = {"then_branch": body("t", FIRST, "V", "W"), "else_branch": body("e", SECOND, "W", "m")}
+    node = helper.make_node("If", ["c"], ["y"], **branches)
+    graph = helper.make_graph([node], "g", [condition, value("x", 4, 3)], [value("y", 4, 3)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto, file = proto if held == "initializers" else with_constants(proto), str(tmp_path / "model.onnx")
+    onnx.save(proto, file)
+    made = df.load(file)
+    for name, array in {"V": FIRST, "W.2": SECOND}.items():
+        np.testing.assert_array_equal(made.parameters[name].array, array)
+        made.parameters[name].set(array + 1)
+    df.save(made, file, overwrite=True)
+    saved = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    for chosen, array in {True: FIRST, False: SECOND}.items():
+        given = {"c": np.array(chosen), "x": X}
+        for one in (made(given)["y"], df.load(file)(given)["y"], saved.run(None, given)[0]):
+            np.testing.assert_allclose(one, np.tanh(X @ (array + 1)), rtol=1e-5, atol=1e-6)

@@ -1,9 +1,9 @@
 """Stored tensors of bodies by names of their own: to ONNX a name in one body is nothing to another body.
 
 A model has its stored tensors by name. Where several bodies each have one called ``W``, the first that is met keeps the
-name and the others get one that nothing in the file has. Those of bodies within a body are given to the outermost one,
-whose tensors belong to the main graph when it is imported, and train. Floats that nodes of ``Constant`` hold in a body
-are stored tensors of it, as initializers are.
+name, unless a value that some body computes has it, and the others get one that nothing in the file has. Those of
+bodies within a body are given to the outermost one, whose tensors belong to the main graph when it is imported, and
+train. Floats that nodes of ``Constant`` hold in a body are stored tensors of it, as initializers are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Names:
     """The names that stored tensors have in a model; the file's records and its protobuf are walked alike.
 
     Args:
-        outside: names of the main graph.
+        outside: names of the main graph, and of what bodies compute.
         everywhere: all names of the file.
 
     Attributes:
@@ -53,7 +53,7 @@ def distinct(record: ModelRecord) -> ModelRecord:
     graph, noted = record.graph, record.noted
     if not any(node.bodies for node in graph.nodes):
         return record
-    names = Names(_own(graph), _everywhere(graph))
+    names = Names(_own(graph) | _computed(graph), _everywhere(graph))
     nodes = tuple([_with_bodies(_renamed(node, {}, names), _raised) for node in graph.nodes])
     if names.held and has_floats(graph):
         noted = dataclasses.replace(noted, buffers=noted.buffers | names.held)
@@ -63,7 +63,7 @@ def distinct(record: ModelRecord) -> ModelRecord:
 def stored_in_bodies(graph: Any) -> Iterator[tuple[Any, str]]:
     """Each stored tensor of bodies in a GraphProto, with the name that ``distinct`` gives it."""
     outside = {value.name for value in (*graph.input, *graph.initializer)}
-    outside |= {name for node in graph.node for name in node.output}
+    outside |= {name for node in graph.node for name in node.output} | _computed_in(graph)
     yield from _stored(graph, Names(outside, _names_in(graph)))
 
 
@@ -99,6 +99,17 @@ def _names_in(graph: Any) -> set[str]:
     return found
 
 
+def _computed_in(graph: Any) -> set[str]:
+    """Names of inputs of bodies in a GraphProto, and of what nodes compute there; see ``_computed``."""
+    found: set[str] = set()
+    for body in [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]:
+        found |= {value.name for value in body.input} | _computed_in(body)
+        for node in body.node:
+            holds = node.op_type == "Constant" and [attribute.name for attribute in node.attribute] == ["value"]
+            found |= set() if holds else {*node.output}
+    return found
+
+
 def _first_branch(body: tuple[str, Any]) -> bool:
     """Puts the branch that an If converts first to the front."""
     return body[0] != "then_branch"
@@ -112,6 +123,17 @@ def _everywhere(graph: GraphRecord) -> set[str]:
     found = _own(graph) | {*graph.outputs}
     for node in graph.nodes:
         found |= {*node.inputs, *(name for body in node.bodies for name in _everywhere(body))}
+    return found
+
+
+def _computed(graph: GraphRecord) -> set[str]:
+    """Names of inputs of bodies, and of what nodes compute there, but not of what nodes of ``Constant`` hold."""
+    found: set[str] = set()
+    for body in (body for node in graph.nodes for body in node.bodies):
+        found |= {*body.inputs} | _computed(body)
+        for node in body.nodes:
+            holds = node.op == "Constant" and [*node.attributes] == ["value"]
+            found |= set() if holds else {*node.outputs}
     return found
 
 
