@@ -34,8 +34,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     with its axes in another order, reshaped). A node stays where an operand or result is named in ``mutable`` (what
     is trained or updated, or is another in each plan of a series), where it has effects, where its result is larger
     than twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it
-    is then computed at each run. What a node without inputs gives is known to its readers nevertheless, which are folded
-    if they make it ``SMALL``: of a tensor of ones their number.
+    is then computed at each run. What a node without inputs gives is known to its readers nevertheless, which are
+    folded if they make it ``SMALL``: of a tensor of ones their number.
 
     Args:
         graph: bound.
@@ -140,7 +140,7 @@ class _Folding:
         """Enters the results of a node; of a view, or a filling, how they are computed."""
         if view:
             results = [v for v in node.outputs if v is not None]
-            self._views.update({v: (node, kernel) for v in results})
+            self._views.update(dict.fromkeys(results, (node, kernel)))
             if node.op.view is None or node.inputs[0] in self.fillings:
                 self.fillings.update(results)
             strides = None if node.op.view is None else self._strides_of_result(node)
