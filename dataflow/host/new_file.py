@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-_numbers = itertools.count()
 
 
 @contextlib.contextmanager
@@ -35,7 +33,8 @@ def new_file(
     Raises:
         OSError: the file can't be moved to its place.
     """
-    unfinished = target.with_name(name or f".{os.getpid()}.{next(_numbers)}{suffix}")
+    # Processes of several machines, or containers, may write to one folder and have one number.
+    unfinished = target.with_name(name or f".{secrets.token_hex(8)}{suffix}")
     try:
         yield unfinished
         if synced:

@@ -1,6 +1,7 @@
 """Files that are complete or aren't there, and reach the disk where that is asked for."""
 
 import errno
+import importlib.util
 import os
 from pathlib import Path
 
@@ -47,3 +48,16 @@ def test_a_file_that_does_not_reach_the_disk_leaves_what_was_there(number, tmp_p
     with pytest.raises(OSError, match=os.strerror(number)), new_file(target, synced=True) as unfinished:
         unfinished.write_text("after")
     assert target.read_text() == "before" and list(tmp_path.iterdir()) == [target]
+
+
+def test_processes_of_one_number_keep_apart(tmp_path, monkeypatch):
+    """As those of two containers, which write two files to a folder that they share."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    spec = importlib.util.find_spec("dataflow.host.new_file")
+    mine, theirs = (importlib.util.module_from_spec(spec) for _ in range(2))
+    for module in (mine, theirs):
+        spec.loader.exec_module(module)
+    with mine.new_file(tmp_path / "mine") as one, theirs.new_file(tmp_path / "theirs") as other:
+        one.write_text("mine")
+        other.write_text("theirs")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine": "mine", "theirs": "theirs"}
