@@ -64,6 +64,7 @@ def test_the_keyword_that_is_meant_is_named(call, given, meant):
         ("from dataflow.callbacks import CSV", "CSV('x', evry='step')", "every"),
         ("from dataflow.init import normal", "normal((2,), random_state=1)", "seed"),
         ("from dataflow.losses import Focal", "Focal(gama=2)", "gamma"),
+        ("from dataflow.losses import output", "output(nam='loss')", "name"),
         ("from dataflow.metrics import TopK", "TopK(kk=2)", "k"),
         ("from dataflow.nn import linear", "linear(None, None, units=3)", "features"),
         ("from dataflow.schedules import Warmup", "Warmup(warmups=3)", "warmup"),

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ...errors import InputError
+from ...host.keywords import answered
 from ...ir.types import Array, TensorType
 from ...ir.value import Value
 
@@ -133,6 +134,7 @@ class OutputLoss:
     name: str
 
 
+@answered
 def output(name: str) -> OutputLoss:
     """The loss that the model computes itself: its value ``name``, per sample or element, or the mean of the batch."""
     return OutputLoss(name)
