@@ -29,6 +29,8 @@ _log = logging.getLogger("dataflow")
 class Changing(Stepper):
     """A stepper whose rate, frozen parameters and state may change between its steps; arguments as for Stepper."""
 
+    _goes_on: Path | None = None  # the folder whose newest whole checkpoint it goes on from
+
     @property
     def lr_factor(self) -> float:
         """By which the learning rate is multiplied, beside the schedule; it can be assigned to at any time."""
@@ -91,21 +93,31 @@ class Changing(Stepper):
             keep: how many files up to this one stay.
 
         Raises:
-            InputError: micro-batches wait for the optimizer, or another run writes there.
+            InputError: micro-batches wait for the optimizer, another run writes there, or a checkpoint of a later step
+                lies there, which would be taken for the newest.
             DataflowError: a tensor isn't finite.
             OSError: the file can't be written.
         """
         self._check_between("checkpoint")
-        folder, keep = Path(folder), integer("checkpoint: keep", keep)
+        folder, keep = Path(checks.path("checkpoint: folder", folder)), integer("checkpoint: keep", keep)
         with self.model.lock:
             tensors = self.state(copies=False)
             if not self.leads:
                 return files.path_of(folder, self.steps)
             with files.Claim(folder):
+                later = None if folder.resolve() == self._goes_on else files.later(folder, self.steps)
+                if later is not None:
+                    raise InputError(
+                        f"checkpoint: {later} is of a later step than {self.steps}, where training stands, and would "
+                        "be taken for its newest checkpoint; resume(folder) goes on from there; otherwise choose "
+                        "another folder, or move it away"
+                    )
                 return written(self, folder, keep, tensors)
 
     def resume(self, path: str | Path) -> int:
         """Goes on where a checkpoint stands; the number of optimizer steps done.
+
+        What keeps it from having the same bits, another number of threads for instance, is said in the log.
 
         Args:
             path: a file, or a folder, whose newest whole file counts; 0 comes of a folder without any.
@@ -115,17 +127,21 @@ class Changing(Stepper):
                 choice of what is trained.
         """
         self._check_between("resume")
-        path = Path(path)
+        path = Path(checks.path("resume: path", path))
         found = None if path.is_file() else files.newest(path, Record.of)
         if found is None and not path.is_file():
             if path.suffix == ".safetensors":
                 raise InputError(f"resume: there is no file {path}")
             return 0
+        folder = None if found is None else path.resolve()
         path, state = (path, files.load(path)) if found is None else found
         record = Record.of(state, path)
         check(self, path, state, record)
         with self.model.lock:
             go_on(self, path, state, record)
+        self._goes_on = folder
+        if changed := changed_origin(self, record):
+            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join(changed))
         return self.steps
 
     def _check_between(self, name: str) -> None:
@@ -217,3 +233,8 @@ def origin_of(trainer: Changing) -> dict[str, Any]:
         "devices": str(trainer.execution.devices),
         "threads": trainer.execution.threads,
     }
+
+
+def changed_origin(trainer: Changing, record: Record) -> list[str]:
+    """What of it is something else where a checkpoint is from."""
+    return [key for key, value in origin_of(trainer).items() if value != record.origin.get(key)]

@@ -302,6 +302,12 @@ def newest(
     return None
 
 
+def later(folder: Path, steps: int) -> Path | None:
+    """The newest checkpoint, if it is of more optimizer steps than these."""
+    found = files(folder)
+    return found[-1] if found and step_of(found[-1]) > steps else None
+
+
 def path_of(folder: Path, step: int) -> Path:
     """That of the checkpoint of an optimizer step."""
     return folder / f"step-{step:09d}.safetensors"

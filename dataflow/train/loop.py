@@ -17,7 +17,7 @@ from ..host.numbers import integer
 from ..ir.types import Array
 from . import checkpoint as files
 from .callbacks import Callback, EarlyStop, Event, directed
-from .changing import Changing, check, go_on, origin_of, written
+from .changing import Changing, changed_origin, check, go_on, written
 from .data.dataset import Dataset
 from .history import History
 from .interrupts import InterruptsHeld
@@ -326,11 +326,10 @@ class Fit:
             key: parameters[name].array for name in trainer.trainable if (key := f"parameters/{name}") not in state
         }
         self.spoiled = frozenset(files.not_finite({**begun, **state}))
-        known = [] if self.saving is None or resume == "auto" else files.files(self.saving.folder)
-        later = [path for path in known if files.step_of(path) > trainer.steps]
-        if later:
+        later = None if self.saving is None or resume == "auto" else files.later(self.saving.folder, trainer.steps)
+        if later is not None:
             raise InputError(
-                f"fit: {later[-1]} is of a later step than {trainer.steps}, where this run begins, and would be taken "
+                f"fit: {later} is of a later step than {trainer.steps}, where this run begins, and would be taken "
                 "for its newest checkpoint; resume='auto' goes on from there; otherwise choose another folder"
             )
 
@@ -382,7 +381,7 @@ class Fit:
         ]
         if data:
             _log.warning("%s: the data changed since: %s", path, "; ".join(data))
-        origin = [key for key, value in origin_of(self.trainer).items() if value != record.origin.get(key)]
+        origin = changed_origin(self.trainer, record)
         if order and record.position:
             _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
         if origin or order:

@@ -138,6 +138,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         trainer.discard()
         with pytest.raises(df.InputError, match=r"resume: there is no file .*none\.safetensors"):
             trainer.resume(tmp_path / "none.safetensors")
+        for call in (trainer.checkpoint, trainer.resume):
+            with pytest.raises(df.InputError, match=rf"{call.__name__}: \w+ is None; expected the path"):
+                call(None)  # type: ignore[arg-type]
         trainer.checkpoint(tmp_path)
         trainer.programs.load_state(trainer.state() | {"parameters/w": np.float32(np.nan)})
         with pytest.raises(df.DataflowError, match="parameters/w not finite"):
@@ -147,3 +150,33 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         pytest.raises(df.InputError, match="optimizer"),
     ):
         trainer.resume(tmp_path)
+
+
+def test_a_checkpoint_of_a_later_step_is_not_taken_for_the_newest(tmp_path: Path) -> None:
+    """As where a loop begins anew in a folder that an earlier one has filled."""
+    with df.Trainer(line(), "mse", "sgd:lr=0.001", devices=["cpu"]) as trainer:
+        for _ in range(3):
+            trainer.step(DATA)
+        trainer.checkpoint(tmp_path)
+    with df.Trainer(line(), "mse", "sgd:lr=0.001", devices=["cpu"]) as trainer:
+        trainer.step(DATA)
+        with pytest.raises(df.InputError, match=r"step-000000003\.safetensors is of a later step than 1, where"):
+            trainer.checkpoint(tmp_path)
+        assert trainer.resume(tmp_path) == 3
+        trainer.step(DATA)
+        newest = trainer.checkpoint(tmp_path)
+    newest.write_bytes(newest.read_bytes()[:-1])  # damaged, so that an earlier one counts
+    with df.Trainer(line(), "mse", "sgd:lr=0.001", devices=["cpu"]) as trainer:
+        assert trainer.resume(tmp_path) == 3
+        trainer.checkpoint(tmp_path)
+
+
+def test_what_changes_bits_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for threads, expected in ((1, []), (1, []), (2, ["threads"])):
+        caplog.clear()
+        with df.Trainer(line(), "mse", "sgd:lr=0.001", devices=["cpu"], threads=threads) as trainer:
+            trainer.resume(tmp_path)
+            trainer.step(DATA)
+            trainer.checkpoint(tmp_path)
+        found = [record.getMessage() for record in caplog.records]
+        assert [one.split("not bit for bit, since these changed: ")[1] for one in found] == expected
