@@ -33,7 +33,7 @@ from .joint import check_batch_statistics
 from .loop import Fit, Saving
 from .loss_scale import LossScaleChoice, loss_scale_of
 from .losses.class_axis import warn_of_unused
-from .losses.loss import LABELS, compares_numbers
+from .losses.loss import LABELS
 from .metrics import Gathered, Metric
 from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
@@ -321,7 +321,7 @@ class Trainer(Changing):
         if LABELS in dataset.classes:  # the saved model knows them
             self.model.metadata = with_class_names(self.model.metadata, dataset.classes[LABELS])
             for entry in self.objective.weighted_losses:
-                if entry.keys[:1] == (LABELS,) and not compares_numbers(entry.loss):
+                if entry.keys[:1] == (LABELS,) and "accuracy" in entry.loss.metrics:  # its outputs are of classes
                     warn_of_unused(self.objective.graph.outputs[entry.output].type, dataset.classes[LABELS])
         held: Dataset | None = None
         if validation is not None:

@@ -95,6 +95,27 @@ def test_fewer_classes_than_logits_are_said(
     assert ("df.replace_head(model, classes=2), --classes 2," in caplog.text) == said
 
 
+def test_a_loss_whose_outputs_are_of_no_classes_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    """As of embeddings, of which samples of a class lie near each other."""
+
+    class Embedding:
+        metrics, skips = (), ()
+
+        def target(self, output: Any, labels: Any) -> df.losses.Target:
+            return df.losses.Target(output, df.TensorType(df.float32, labels.shape))
+
+        def elements(self, target: df.losses.Target, output: Any, labels: Any) -> tuple[Any, Any]:
+            sums = df.ops.reduce_sum(output, axes=(1,), keepdims=0)
+            apart = df.ops.sub(sums, labels)
+            return df.ops.mul(apart, apart), df.ops.add(df.ops.mul(labels, 0.0), 1.0)
+
+    with df.Trainer(model(None), Embedding(), "sgd:lr=0.001") as trainer:
+        trainer.fit(table(tmp_path, ["neg", "pos"]), epochs=1, progress=False)
+    assert trainer.classes and "logits" not in caplog.text
+
+
 def test_classes_that_the_model_knows_may_be_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with still(model()) as trainer:
         trainer.fit(table(tmp_path, ["neg", "pos"]), epochs=1, progress=False)
