@@ -1,4 +1,4 @@
-"""The largest and smallest elements with their places: by a heap, by sorted keys, and by those that a digit leaves."""
+"""The largest and smallest elements with their indices: by a heap, by sorted keys, and by those that a digit leaves."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def elements(random, dtype, shape, near):
     return np.where(random.random(shape) < 0.05, random.choice(SPECIAL, shape), x).astype(dtype)
 
 
-def places(x, k, axis, largest):
+def indices(x, k, axis, largest):
     """NaN is the largest, and of equal elements the first comes first."""
     none = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
     rank = np.unique(np.where(none, 0, x), return_inverse=True)[1].reshape(x.shape)  # zeros are equal
@@ -48,14 +48,14 @@ def test_order(dtype, largest, shape, axis, ks):
     for k in ks:
         found, at = g.add(df.ops.topk, (value,), {"k": k, "axis": axis, "largest": largest}).outputs
         g.output(f"values {k}", found)
-        g.output(f"places {k}", at)
+        g.output(f"indices {k}", at)
     model = df.Model(g.build())
     for threads in (1, 2):
         x = elements(np.random.default_rng(shape[axis]), dtype, shape, near=threads == 2)
         found = df.Session(model, devices=["cpu"], threads=threads).run(x)
         for k in ks:
-            expected = places(x, k, axis, largest)
-            np.testing.assert_array_equal(found[f"places {k}"], expected)
+            expected = indices(x, k, axis, largest)
+            np.testing.assert_array_equal(found[f"indices {k}"], expected)
             np.testing.assert_array_equal(found[f"values {k}"], np.take_along_axis(x, expected, axis))
 
 
@@ -67,9 +67,9 @@ def test_equal_elements_keep_their_order(constant):
         g = df.GraphBuilder()
         values, at = g.add(df.ops.topk, (g.input("x", df.float32, x.shape),), {"k": k, "axis": 1}).outputs
         g.output("values", values)
-        g.output("places", at)
+        g.output("indices", at)
         found = df.Session(g.build(), devices=["cpu"]).run(x)
-        np.testing.assert_array_equal(found["places"], np.tile(np.arange(k), (2, 1)))
+        np.testing.assert_array_equal(found["indices"], np.tile(np.arange(k), (2, 1)))
         np.testing.assert_array_equal(found["values"], x[:, :k])
 
 

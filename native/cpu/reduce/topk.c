@@ -170,9 +170,9 @@ static const uint64_t *first_keys(uint64_t *keys, int64_t n, int64_t k) {
 /* Fills the indices of a row by |key|, which is that of element |i|. */
 #define INDICES_BY_KEY(s, indices, keys, key)                                                      \
   do {                                                                                             \
-    const uint32_t flip = (s)->largest ? UINT32_MAX : 0;                                           \
+    const uint32_t inversion = (s)->largest ? UINT32_MAX : 0;                                      \
     for (int64_t i = 0; i < (s)->size; i++)                                                        \
-      (keys)[i] = (uint64_t)((key) ^ flip) << 32 | (uint64_t)i;                                    \
+      (keys)[i] = (uint64_t)((key) ^ inversion) << 32 | (uint64_t)i;                               \
     const uint64_t *first = first_keys(keys, (s)->size, (s)->k);                                   \
     for (int64_t i = 0; i < (s)->k; i++)                                                           \
       AT(i) = (int64_t)(uint32_t)first[i];                                                         \
