@@ -202,3 +202,40 @@ def test_the_norm_of_a_row_of_zeros_has_a_gradient_of_zero(nodes):
     unit = x / norms
     expected = (seed - unit * (seed * unit).sum(1, keepdims=True)) / norms
     np.testing.assert_allclose(df.vjp(model, {"x": x}, {"y": seed})["x"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rest", [(), (5,), (2, 3), (1, 0)])
+@pytest.mark.parametrize("time_axis", [0, 1])
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("free", [False, True])
+def test_sequences_are_reversed_up_to_their_lengths(rest, time_axis, kind, free):
+    random = np.random.default_rng(time_axis)
+    steps, samples = 6, 4
+    lengths = np.array([1, 6, 3, 5], np.int64)
+    x = random.integers(0, 200, (samples, steps, *rest)).astype(kind)
+    expected = x.copy()
+    for i, n in enumerate(lengths):
+        expected[i, :n] = x[i, :n][::-1]
+    if time_axis == 0:
+        x, expected = x.swapaxes(0, 1).copy(), expected.swapaxes(0, 1)
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    sizes = ["a", "b"] if free else list(x.shape[:2])
+    inputs = [("x", dtype, [*sizes, *rest]), ("n", TensorProto.INT64, [sizes[1 - time_axis]])]
+    reverse = node("ReverseSequence", ["x", "n"], ["y"], time_axis=time_axis, batch_axis=1 - time_axis)
+    model = load_bytes(proto([reverse], inputs, out=[("y", dtype)], opset=17).SerializeToString())
+    found = df.Session(model, ["cpu"], fallback="error").run({"x": x, "n": lengths})["y"]
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == expected.dtype
+
+
+def test_the_gradient_of_reversed_sequences():
+    x = np.random.default_rng(0).standard_normal((5, 3, 2)).astype(np.float32)
+    lengths, weight = np.array([5, 2, 4], np.int64), np.arange(30, dtype=np.float32).reshape(x.shape)
+    reverse = node("ReverseSequence", ["x", "n"], ["y"], time_axis=0, batch_axis=1)
+    inputs = [("x", TensorProto.FLOAT, list(x.shape)), ("n", TensorProto.INT64, [3])]
+    model = load_bytes(proto([reverse], inputs).SerializeToString())
+    found = df.vjp(model, {"x": x, "n": lengths}, {"y": weight})["x"]
+    expected = weight.copy()  # a reversal is its own inverse
+    for i, n in enumerate(lengths):
+        expected[:n, i] = weight[:n, i][::-1]
+    np.testing.assert_array_equal(found, expected)

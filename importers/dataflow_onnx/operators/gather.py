@@ -63,5 +63,9 @@ def ReverseSequence(c: Importer, x: T, sequence_lens: T, *, batch_axis: int = 1,
     length = along(cast_to(c.value(sequence_lens), int64), batch_axis, 2)
     from_end = ops.sub(ops.sub(length, 1), time)
     index = ops.where(ops.less(time, length), from_end, ops.add(time, ops.mul(length, 0)))
-    index = ops.reshape(index, shape=(*value.type.shape[:2], *(1,) * (value.type.rank - 2)))
-    return ops.gather_elements(value, ops.broadcast_to(index, shape=value.type.shape), axis=time_axis)
+    if value.type.rank == 2:
+        return ops.gather_elements(value, index, axis=time_axis)
+    sample = along(iota(c.builder, value.type.shape[batch_axis]), batch_axis, 2)
+    rows = [ops.broadcast_to(at, shape=value.type.shape[:2]) for at in (index, sample)]
+    pairs = ops.concat(*(ops.reshape(at, shape=(*at.type.shape, 1)) for at in rows[:: 1 - 2 * time_axis]), axis=-1)
+    return ops.gather_nd(value, pairs)
