@@ -34,6 +34,11 @@ DF_ACTIVATION_F64(DEFINE_F64)
   DF_ROWS_RUN(name##_f32, 1)
 F32_PARAMETER_OPS(DEFINE_F32_PARAMETER)
 
+DF_DEFINE_UNARY(relu_i8, int8_t, int8_t, x < 0 ? 0 : x)
+DF_DEFINE_UNARY(relu_i16, int16_t, int16_t, x < 0 ? 0 : x)
+DF_DEFINE_UNARY(relu_i32, int32_t, int32_t, x < 0 ? 0 : x)
+DF_DEFINE_UNARY(relu_i64, int64_t, int64_t, x < 0 ? 0 : x)
+
 /* x Phi(x): approximate="none" by the error function, "tanh" by the usual formula. */
 DF_ROWS(gelu_f32) {
   (void)step;
@@ -78,6 +83,7 @@ const df_step_rows DF_NAME(df_activation_steps)[] = {
 DF_KERNELS(activation) = {
     DF_ACTIVATION_F32(RECORD_F32) DF_ACTIVATION_F64(RECORD_F64)
     F32_PARAMETER_OPS(RECORD_F32_PARAMETER)
+    DF_SAME_1(relu, i8) DF_SAME_1(relu, i16) DF_SAME_1(relu, i32) DF_SAME_1(relu, i64)
     DF_SAME_1(gelu, f32)
     DF_SAME_2(relu_grad, f32) DF_SAME_2(relu_grad, f64) DF_SAME_2(gelu_grad, f32) DF_SAME_2(prelu, f32)
     NULL};

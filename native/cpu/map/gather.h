@@ -3,7 +3,9 @@
 #ifndef DF_CPU_MAP_GATHER_H
 #define DF_CPU_MAP_GATHER_H
 #include "cpu.h"
+#include "simd/squares.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* What is moved here may have any type of its size. */
@@ -57,25 +59,70 @@ typedef df_item_2 df_square_2[DF_COPY_TILE][DF_COPY_TILE];
 typedef df_item_4 df_square_4[DF_COPY_TILE][DF_COPY_TILE];
 typedef df_item_8 df_square_8[DF_COPY_TILE][DF_COPY_TILE];
 
-#define DF_SQUARE_OUT(name, T)                                                                     \
-  static inline void df_square_out_##name(T *to, int64_t to_step, df_square_##name square) {       \
-    for (int r = 0; r < DF_COPY_TILE; r++)                                                         \
-      for (int c = 0; c < DF_COPY_TILE; c++)                                                       \
-        to[r * to_step + c] = square[c][r];                                                        \
-  }
-DF_SQUARE_OUT(1, df_item_1)
-DF_SQUARE_OUT(2, df_item_2)
-DF_SQUARE_OUT(8, df_item_8)
+static_assert((int)DF_COPY_TILE == (int)DF_SQUARE, "a tile of bytes is a square");
 
+static inline void df_square_out_1(df_item_1 *to, int64_t to_step, df_square_1 square) {
+  df_square_row row[DF_SQUARE];
+  memcpy(row, square, sizeof row);
+  df_transpose_bytes(row);
+  for (int i = 0; i < DF_SQUARE; i++)
+    memcpy(to + i * to_step, &row[i], sizeof row[i]);
+}
+
+typedef uint16_t df_eight __attribute__((vector_size(16)));
 typedef uint32_t df_four __attribute__((vector_size(16)));
+typedef uint64_t df_two __attribute__((vector_size(16)));
 #if defined(__clang__) || __GNUC__ >= 12
+#define DF_EIGHT_OF(a, b, i)                                                                       \
+  __builtin_shufflevector(a, b, i, i + 8, i + 1, i + 9, i + 2, i + 10, i + 3, i + 11)
 #define DF_FOUR_OF(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define DF_TWO_OF(a, b, i, j) __builtin_shufflevector(a, b, i, j)
 #else
+typedef int16_t df_eight_index __attribute__((vector_size(16)));
 typedef int32_t df_four_index __attribute__((vector_size(16)));
+typedef int64_t df_two_index __attribute__((vector_size(16)));
+#define DF_EIGHT_OF(a, b, i)                                                                       \
+  __builtin_shuffle(a, b, (df_eight_index){i, i + 8, i + 1, i + 9, i + 2, i + 10, i + 3, i + 11})
 #define DF_FOUR_OF(a, b, i, j, k, l) __builtin_shuffle(a, b, (df_four_index){i, j, k, l})
+#define DF_TWO_OF(a, b, i, j) __builtin_shuffle(a, b, (df_two_index){i, j})
 #endif
 #define DF_ZIP_LOW(a, b) DF_FOUR_OF(a, b, 0, 4, 1, 5)
 #define DF_ZIP_HIGH(a, b) DF_FOUR_OF(a, b, 2, 6, 3, 7)
+
+/* By eights, in three rounds that each put row i + 4 between the elements of row i. */
+static inline void df_square_out_2(df_item_2 *to, int64_t to_step, df_square_2 square) {
+  for (int row = 0; row < DF_COPY_TILE; row += 8)
+    for (int column = 0; column < DF_COPY_TILE; column += 8) {
+      df_eight lines[8], next[8];
+      for (int i = 0; i < 8; i++)
+        memcpy(&lines[i], &square[column + i][row], sizeof lines[i]);
+#pragma GCC unroll 3
+      for (int round = 0; round < 3; round++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+          next[2 * i] = DF_EIGHT_OF(lines[i], lines[i + 4], 0);
+          next[2 * i + 1] = DF_EIGHT_OF(lines[i], lines[i + 4], 4);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+          lines[i] = next[i];
+      }
+      for (int i = 0; i < 8; i++)
+        memcpy(to + (row + i) * to_step + column, &lines[i], sizeof lines[i]);
+    }
+}
+
+static inline void df_square_out_8(df_item_8 *to, int64_t to_step, df_square_8 square) {
+  for (int row = 0; row < DF_COPY_TILE; row += 2)
+    for (int column = 0; column < DF_COPY_TILE; column += 2) {
+      df_two a, b;
+      memcpy(&a, &square[column][row], sizeof a);
+      memcpy(&b, &square[column + 1][row], sizeof b);
+      const df_two lines[2] = {DF_TWO_OF(a, b, 0, 2), DF_TWO_OF(a, b, 1, 3)};
+      for (int i = 0; i < 2; i++)
+        memcpy(to + (row + i) * to_step + column, &lines[i], sizeof lines[i]);
+    }
+}
 
 /* By fours: wider vectors would have to exchange their halves, which costs more than they spare. */
 static inline void df_square_out_4(df_item_4 *to, int64_t to_step, df_square_4 square) {

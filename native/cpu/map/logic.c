@@ -56,8 +56,17 @@ typedef struct pair {
     } else if (step[0] && step[2]) {                                                               \
       const T a = *x;                                                                              \
       DF_EACH to[i] = c[i] ? a : y[i];                                                             \
+    } else if (step[0]) {                                                                          \
+      const T a = *x, b = *y;                                                                      \
+      DF_EACH to[i] = c[i] ? a : b;                                                                \
     } else {                                                                                       \
-      DF_EACH to[i] = c[i * step[0]] ? x[i * step[1]] : y[i * step[2]];                            \
+      const T *chosen = *c ? x : y;                                                                \
+      if (*c ? step[1] : step[2]) {                                                                \
+        DF_EACH to[i] = chosen[i];                                                                 \
+      } else {                                                                                     \
+        const T a = *chosen;                                                                       \
+        DF_EACH to[i] = a;                                                                         \
+      }                                                                                            \
     }                                                                                              \
   }
 DEFINE_WHERE(where_8, uint8_t)

@@ -20,24 +20,13 @@ typedef struct softmax_context {
 /* ---- Rows ----------------------------------------------------------------------------------- */
 
 static void softmax_row(float *y, const float *x, int64_t n) {
-  const float m = df_max_row(x, n);
-  double sum = 0.0;
-  for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
-    const int64_t some = df_min(DF_CHUNK, n - begin);
-    float *to = y + begin;
-    const float *from = x + begin;
-    DF_IVDEP
-    for (int64_t i = 0; i < some; i++)
-      to[i] = df_exp_below_zero(from[i] - m);
-    sum += (double)df_sum_block(to, some);
-  }
-  const float scale = (float)(1.0 / sum);
+  const float scale = (float)(1.0 / df_exp_row(y, x, df_largest_of_row(x, n), n));
   for (int64_t i = 0; i < n; i++)
     y[i] *= scale;
 }
 
 static void log_softmax_row(float *y, const float *x, int64_t n) {
-  const float m = df_max_row(x, n);
+  const float m = df_largest_of_row(x, n);
   const float log_sum = (float)log(df_exp_sum_row(x, m, n));
   DF_IVDEP
   for (int64_t i = 0; i < n; i++)

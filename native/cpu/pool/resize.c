@@ -82,12 +82,14 @@ static void read_table(const sampling *s, int64_t o, int64_t vectors, strip *t) 
       least = df_min(least, index[i]);
       most = df_max(most, index[i]);
     }
-    t->first[v] = most - least < DF_LANES ? least : -1;
+    /* A row that has a vector is read in full ones. */
+    const int64_t first = df_max(0, df_min(least, s->size - DF_LANES));
+    t->first[v] = most - least < DF_LANES ? first : -1;
     for (int64_t tap = 0; tap < s->taps; tap++) {
       for (int64_t i = 0; i < DF_LANES; i++) {
         const int64_t to = (v * s->taps + tap) * DF_LANES + i, from = i * s->taps + tap;
         const int inside = i < n && t->first[v] >= 0;
-        t->lane[to] = inside ? (int32_t)(index[from] - least) : 0;
+        t->lane[to] = inside ? (int32_t)(index[from] - first) : 0;
         t->weight[to] = inside ? s->weight[o * s->taps + from] : 0.0f;
       }
     }
@@ -112,9 +114,9 @@ static void gather_rows(const sampling *s, int64_t o, int64_t last, int64_t begi
 }
 
 /* Vector |v| of the results, which begin at |o|, for rows [begin, end). Lanes and weights of |few|
- * taps, up to two, are read once; 0 for any number. */
-RESIZE_INLINE void permute_rows(int few, const sampling *s, const strip *t, int64_t v, int64_t o,
-                                int64_t begin, int64_t end) {
+ * taps, up to two, are read once; 0 for any number. |full|: a full vector is read and written. */
+RESIZE_INLINE void permute(int few, int full, const sampling *s, const strip *t, int64_t v,
+                           int64_t o, int64_t begin, int64_t end) {
   const int64_t taps = few ? few : s->taps;
   const int64_t entry = v * taps * DF_LANES, last = entry + (taps - 1) * DF_LANES;
   const int64_t n = df_min(DF_LANES, s->results - o);
@@ -122,15 +124,27 @@ RESIZE_INLINE void permute_rows(int few, const sampling *s, const strip *t, int6
   const df_ivec lanes[2] = {strip_lanes(t, entry), strip_lanes(t, last)};
   const df_vec weights[2] = {vec_load(t->weight + entry), vec_load(t->weight + last)};
   for (int64_t u = begin; u < end; u++) {
-    const df_vec near = vec_load_partial(s->in + u * s->size + t->first[v], read);
+    const float *from = s->in + u * s->size + t->first[v];
+    const df_vec near = full ? vec_load(from) : vec_load_partial(from, read);
     df_vec sum = weights[0] * vec_permute(near, lanes[0]);
     for (int64_t i = 1; i < taps; i++) {
       const int64_t at = entry + i * DF_LANES;
       sum = fused(few ? weights[1] : vec_load(t->weight + at),
                   vec_permute(near, few ? lanes[1] : strip_lanes(t, at)), sum);
     }
-    vec_store_partial(s->out + u * s->results + o, sum, n);
+    if (full)
+      vec_store(s->out + u * s->results + o, sum);
+    else
+      vec_store_partial(s->out + u * s->results + o, sum, n);
   }
+}
+
+RESIZE_INLINE void permute_rows(int few, const sampling *s, const strip *t, int64_t v, int64_t o,
+                                int64_t begin, int64_t end) {
+  if (s->size >= DF_LANES && s->results - o >= DF_LANES)
+    permute(few, 1, s, t, v, o, begin, end);
+  else
+    permute(few, 0, s, t, v, o, begin, end);
 }
 
 static void resample_last(const sampling *s, int64_t begin, int64_t end) {

@@ -16,29 +16,56 @@ typedef struct arg_context {
   int last; /* select_last_index */
 } arg_context;
 
-/* One row: the extreme first, in lanes, then the position where it stands. */
+/* The first position, or the last, in x[begin..end) of |best|, which may be NaN; -1 if there is
+ * none.
+ */
+#define DEFINE_FIND(name, T)                                                                       \
+  static inline int64_t name##_find(const T *x, int64_t begin, int64_t end, T best, int last) {    \
+    const int64_t step = last ? -1 : 1;                                                            \
+    int64_t position = last ? end - 1 : begin;                                                     \
+    for (int64_t left = end - begin; left > 0; left--, position += step)                           \
+      if ((x[position] == best) | ((x[position] != x[position]) & (best != best)))                 \
+        return position;                                                                           \
+    return -1;                                                                                     \
+  }
+
+/* One row: the extreme first, in lanes, then the block of lanes where it stands, then its position.
+ * The block at the end of the row overlaps the one before it. */
 #define DEFINE_ROW(name, T, EXTREMUM)                                                              \
+  DEFINE_FIND(name, T)                                                                             \
   static int64_t name##_row(const T *x, int64_t n, int last) {                                     \
     enum { LANES = 32 };                                                                           \
     T best = x[0];                                                                                 \
-    int64_t i = 0;                                                                                 \
-    if (n >= LANES) {                                                                              \
-      T lanes[LANES];                                                                              \
-      for (int j = 0; j < LANES; j++)                                                              \
-        lanes[j] = x[j];                                                                           \
-      for (i = LANES; i + LANES <= n; i += LANES)                                                  \
-        for (int j = 0; j < LANES; j++)                                                            \
-          lanes[j] = EXTREMUM(x[i + j], lanes[j]);                                                 \
-      for (int j = 0; j < LANES; j++)                                                              \
-        best = EXTREMUM(lanes[j], best);                                                           \
+    if (n < LANES) {                                                                               \
+      for (int64_t i = 1; i < n; i++)                                                              \
+        best = EXTREMUM(x[i], best);                                                               \
+      return name##_find(x, 0, n, best, last);                                                     \
     }                                                                                              \
-    for (; i < n; i++)                                                                             \
-      best = EXTREMUM(x[i], best);                                                                 \
-    int64_t position = last ? n - 1 : 0;                                                           \
-    const int64_t step = last ? -1 : 1;                                                            \
-    while (best == best ? x[position] != best : x[position] == x[position])                        \
-      position += step;                                                                            \
-    return position;                                                                               \
+    T lanes[LANES];                                                                                \
+    for (int j = 0; j < LANES; j++)                                                                \
+      lanes[j] = x[j];                                                                             \
+    for (int64_t i = df_min(LANES, n - LANES);; i = df_min(i + LANES, n - LANES)) {                \
+      for (int j = 0; j < LANES; j++)                                                              \
+        lanes[j] = EXTREMUM(x[i + j], lanes[j]);                                                   \
+      if (i == n - LANES)                                                                          \
+        break;                                                                                     \
+    }                                                                                              \
+    for (int width = LANES / 2; width > 0; width /= 2)                                             \
+      for (int j = 0; j < width; j++) {                                                            \
+        const T other = lanes[j + width];                                                          \
+        lanes[j] = EXTREMUM(other, lanes[j]);                                                      \
+      }                                                                                            \
+    best = lanes[0];                                                                               \
+    const int64_t blocks = df_divide_up(n, LANES);                                                 \
+    for (int64_t k = 0; k < blocks; k++) {                                                         \
+      const int64_t begin = df_min((last ? blocks - 1 - k : k) * LANES, n - LANES);                \
+      int found = 0;                                                                               \
+      for (int j = 0; j < LANES; j++)                                                              \
+        found |= (x[begin + j] == best) | ((x[begin + j] != x[begin + j]) & (best != best));       \
+      if (found)                                                                                   \
+        return name##_find(x, begin, begin + LANES, best, last);                                   \
+    }                                                                                              \
+    return 0; /* not reached: the row has its extreme */                                           \
   }
 
 /* Up to COLUMNS columns of rows |inner| apart. */

@@ -73,10 +73,34 @@ static inline void df_box_plan(df_box *box, void *to, const int64_t *to_strides,
     break;                                                                                         \
   }
 
+/* Up to 64 bytes: the first and the last of them, as many as a register has, which may overlap. */
+static inline __attribute__((always_inline)) void df_copy_short(char *to, const char *from,
+                                                                int64_t bytes) {
+#define DF_COPY_ENDS(half)                                                                         \
+  if (bytes >= (half)) {                                                                           \
+    char first[half], last[half];                                                                  \
+    memcpy(first, from, half);                                                                     \
+    memcpy(last, from + bytes - (half), half);                                                     \
+    memcpy(to, first, half);                                                                       \
+    memcpy(to + bytes - (half), last, half);                                                       \
+    return;                                                                                        \
+  }
+  DF_COPY_ENDS(32)
+  DF_COPY_ENDS(16)
+  DF_COPY_ENDS(8)
+  DF_COPY_ENDS(4)
+  for (int64_t i = 0; i < bytes; i++)
+    to[i] = from[i];
+#undef DF_COPY_ENDS
+}
+
 static inline void df_copy_row(char *to, int64_t to_step, const char *from, int64_t from_step,
                                int64_t n, int64_t item) {
-  if (to_step == 1 && from_step == 1 && n * item > 64) {
-    memcpy(to, from, (size_t)(n * item));
+  if (to_step == 1 && from_step == 1) {
+    if (n * item > 64)
+      memcpy(to, from, (size_t)(n * item));
+    else
+      df_copy_short(to, from, n * item);
     return;
   }
   switch (item) {

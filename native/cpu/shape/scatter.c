@@ -57,6 +57,26 @@ typedef struct gathering {
   int64_t item;
 } gathering;
 
+/* An entry; single elements are a load and a store. */
+static inline void copy_entry(char *to, const char *from, int64_t bytes) {
+  switch (bytes) {
+  case 1:
+    *to = *from;
+    break;
+  case 2:
+    memcpy(to, from, 2);
+    break;
+  case 4:
+    memcpy(to, from, 4);
+    break;
+  case 8:
+    memcpy(to, from, 8);
+    break;
+  default:
+    memcpy(to, from, (size_t)bytes);
+  }
+}
+
 static void gather_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const gathering *g = context;
@@ -64,7 +84,7 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
   int64_t i, end;
   df_task_range(index, count, g->e->count, 1, &i, &end);
   for (; i < end; i++)
-    memcpy(g->to + i * bytes, g->from + offset_of(g->e, i) * g->item, (size_t)bytes);
+    copy_entry(g->to + i * bytes, g->from + offset_of(g->e, i) * g->item, bytes);
 }
 
 /* Elements of neighbouring entries: each at its index times |step|, |own| further than the one
@@ -132,10 +152,17 @@ static df_status gather_nd_run(const df_call *call) {
 
 /* ---- Scatters ------------------------------------------------------------------------------- */
 
-/* y[j] = the update joined to it; each case a loop of its own, so that it becomes vector code. W is
- * the type to compute in: without sign for integers, which wrap. */
+/* |rows| joins |n| updates to as many elements, each case a loop of its own, so that it becomes
+ * vector code. |lane| joins each update to the element at its index, by entries from |entry| on. */
+typedef struct joins {
+  void (*rows)(void *y, const void *updates, int64_t n, int32_t reduction);
+  void (*lane)(void *y, const void *updates, const df_entries *e, int64_t entry, int64_t n,
+               int32_t reduction);
+} joins;
+
+/* W is the type to compute in: without sign for integers, which wrap. */
 #define DEFINE_JOIN(type, T, W)                                                                    \
-  static void join_##type(void *y, const void *updates, int64_t n, int32_t reduction) {            \
+  static void rows_##type(void *y, const void *updates, int64_t n, int32_t reduction) {            \
     T *to = y;                                                                                     \
     const T *from = updates;                                                                       \
     switch (reduction) {                                                                           \
@@ -155,25 +182,56 @@ static df_status gather_nd_run(const df_call *call) {
       for (int64_t j = 0; j < n; j++)                                                              \
         to[j] = DF_MINIMUM(to[j], from[j]);                                                        \
     }                                                                                              \
-  }
+  }                                                                                                \
+  static void lane_##type(void *y, const void *updates, const df_entries *e, int64_t entry,        \
+                          int64_t n, int32_t reduction) {                                          \
+    const T *from = updates;                                                                       \
+    const int64_t size = e->limits[e->first];                                                      \
+    for (int64_t j = 0; j < n; j++) {                                                              \
+      const int64_t index = df_entries_index(e, entry + j);                                        \
+      T *to = (T *)y + (index < 0 ? index + size : index);                                         \
+      const T a = *to, b = from[j];                                                                \
+      *to = reduction == DF_SCATTER_ADD   ? (T)((W)a + (W)b)                                       \
+            : reduction == DF_SCATTER_MUL ? (T)((W)a * (W)b)                                       \
+            : reduction == DF_SCATTER_MAX ? DF_MAXIMUM(a, b)                                       \
+                                          : DF_MINIMUM(a, b);                                      \
+    }                                                                                              \
+  }                                                                                                \
+  static const joins join_##type = {rows_##type, lane_##type};
 DEFINE_JOIN(f32, float, float)
 DEFINE_JOIN(f64, double, double)
+DEFINE_JOIN(i8, int8_t, uint32_t)
+DEFINE_JOIN(i16, int16_t, uint32_t)
 DEFINE_JOIN(i32, int32_t, uint32_t)
 DEFINE_JOIN(i64, int64_t, uint64_t)
-
-typedef void (*join_rows)(void *y, const void *updates, int64_t n, int32_t reduction);
+DEFINE_JOIN(u8, uint8_t, uint32_t)
+DEFINE_JOIN(u16, uint16_t, uint32_t)
+DEFINE_JOIN(u32, uint32_t, uint32_t)
+DEFINE_JOIN(u64, uint64_t, uint64_t)
 
 /* Null for types whose elements are replaced alone. */
-static join_rows join_of(int32_t dtype) {
+static const joins *join_of(int32_t dtype) {
   switch (dtype) {
   case DF_FLOAT32:
-    return join_f32;
+    return &join_f32;
   case DF_FLOAT64:
-    return join_f64;
+    return &join_f64;
+  case DF_INT8:
+    return &join_i8;
+  case DF_INT16:
+    return &join_i16;
   case DF_INT32:
-    return join_i32;
+    return &join_i32;
   case DF_INT64:
-    return join_i64;
+    return &join_i64;
+  case DF_UINT8:
+    return &join_u8;
+  case DF_UINT16:
+    return &join_u16;
+  case DF_UINT32:
+    return &join_u32;
+  case DF_UINT64:
+    return &join_u64;
   default:
     return NULL;
   }
@@ -188,14 +246,14 @@ static df_status scatter(const df_call *call, const df_entries *e, const char *o
   if (y->data != data->data)
     memcpy(y->data, data->data, (size_t)(elements * item));
   const int32_t reduction = df_scatter_reduction(call->attributes, call->n_attributes);
-  const join_rows join = join_of(y->dtype);
+  const joins *join = join_of(y->dtype);
   for (int64_t i = 0; i < e->count && e->row > 0; i++) {
     const int64_t at = offset_of(e, i);
     const char *from = (const char *)updates->data + i * e->row * item;
     if (reduction == DF_SCATTER_REPLACE)
-      memcpy((char *)y->data + at * item, from, (size_t)(e->row * item));
+      copy_entry((char *)y->data + at * item, from, e->row * item);
     else
-      join((char *)y->data + at * item, from, e->row, reduction);
+      join->rows((char *)y->data + at * item, from, e->row, reduction);
   }
   return DF_OK;
 }
@@ -209,7 +267,7 @@ typedef struct lanes {
   int64_t outer, count, inner, size, item;
   int64_t splits; /* of inner, for threads */
   int32_t reduction;
-  join_rows join;
+  const joins *join;
 } lanes;
 
 /* Writes |n| neighbouring entries from |entry| on, the first of which is for column |to|. Called
@@ -231,7 +289,7 @@ static void join_lanes(const lanes *l, int64_t entry, int64_t n, char *to) {
     for (end = j + 1; end < n && df_entries_index(l->e, entry + end) == index; end++)
       ;
     const int64_t at = (index < 0 ? index + l->size : index) * l->inner + j;
-    l->join(to + at * l->item, l->updates + (entry + j) * l->item, end - j, l->reduction);
+    l->join->rows(to + at * l->item, l->updates + (entry + j) * l->item, end - j, l->reduction);
   }
 }
 
@@ -244,10 +302,19 @@ static void lanes_task(void *context, int64_t index, int64_t count, int32_t work
     const int64_t o = i / l->splits;
     df_task_range(i % l->splits, l->splits, l->inner, 1, &begin, &last);
     char *to = l->y + (o * l->size * l->inner + begin) * l->item;
+    if (l->inner == 1 && l->reduction != DF_SCATTER_REPLACE) {
+      const int64_t entry = o * l->count;
+      l->join->lane(to, l->updates + entry * l->item, l->e, entry, l->count, l->reduction);
+      continue;
+    }
     for (int64_t k = 0; k < l->count; k++) {
       const int64_t entry = (o * l->count + k) * l->inner + begin;
       if (l->reduction != DF_SCATTER_REPLACE)
         join_lanes(l, entry, last - begin, to);
+      else if (l->item == 1)
+        replace_lanes(l, entry, last - begin, to, 1);
+      else if (l->item == 2)
+        replace_lanes(l, entry, last - begin, to, 2);
       else if (l->item == 4)
         replace_lanes(l, entry, last - begin, to, 4);
       else if (l->item == 8)
@@ -304,7 +371,7 @@ static df_status scatter_nd_run(const df_call *call) {
 static const char *accepts_scatter(const df_node *node) {
   if (!join_of(node->inputs[0]->dtype) &&
       df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
-    return "only float32, float64, int32 and int64 elements are reduced";
+    return "only float32, float64 and integers are reduced";
   return df_entries_accepts(node);
 }
 

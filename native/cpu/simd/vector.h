@@ -155,6 +155,15 @@ static inline void vec_store_partial(float *to, df_vec value, int64_t count) {
 #endif
 }
 
+/* The first |count| lanes (0 to DF_LANES) of |value|, the others zero, whatever they were. */
+static inline df_vec vec_first(df_vec value, int64_t count) {
+  df_ivec lane = {0};
+  for (int i = 0; i < DF_LANES; i++)
+    lane[i] = i;
+  const df_ivec inside = lane < (int32_t)count;
+  return (df_vec)(inside & (df_ivec)value);
+}
+
 /* Lanes [first, first + count) from memory, where the first of them lies at |from|; the others are
  * zero. Touches nothing beyond, and nothing at all when |count| is not positive. */
 static inline df_vec vec_load_lanes(const float *from, int64_t first, int64_t count) {
@@ -256,6 +265,11 @@ static inline df_vec vec_where_positive(df_vec x, df_vec value) {
 static inline float vec_largest(df_vec value) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)value);
+#elif defined(__AVX2__)
+  __m128 most =
+      _mm_max_ps(_mm256_castps256_ps128((__m256)value), _mm256_extractf128_ps((__m256)value, 1));
+  most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+  return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
 #else
   float lanes[DF_LANES], most;
   vec_store(lanes, value);
