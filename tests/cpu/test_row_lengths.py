@@ -32,9 +32,9 @@ def test_softmax_of_rows(log):
         if n > 1:
             x[6, : n // 2] = -np.inf
         with np.errstate(all="ignore"):
-            wide = (x - x.max(1, keepdims=True)).astype(np.float64)
-            sums = np.exp(wide).sum(1, keepdims=True)
-            exact = wide - np.log(sums) if log else np.exp(wide) / sums
+            shifted = (x - x.max(1, keepdims=True)).astype(np.float64)
+            sums = np.exp(shifted).sum(1, keepdims=True)
+            exact = shifted - np.log(sums) if log else np.exp(shifted) / sums
         found = run(lambda x: (ops.log_softmax if log else ops.softmax)(x, axis=-1), x=x)
         np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 if log else 3e-45, err_msg=str(n))
 
@@ -114,9 +114,9 @@ def test_elements_are_joined(dtype, reduction, axis):
     x, updates = (random.integers(1, 100, shape).astype(dtype) for shape in ((6, 40), (6, 40)))
     at = random.integers(-x.shape[axis], x.shape[axis], x.shape)
     join = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
-    expected, places = x.copy(), [*np.indices(at.shape)]
-    places[axis] = at
-    join.at(expected, tuple(places), updates)
+    expected, positions = x.copy(), [*np.indices(at.shape)]
+    positions[axis] = at
+    join.at(expected, tuple(positions), updates)
     found = run(
         lambda x, at, updates: ops.scatter_elements(x, at, updates, axis=axis, reduction=reduction),
         x=x,

@@ -247,6 +247,7 @@ static df_status scatter(const df_call *call, const df_entries *e, const char *o
     memcpy(y->data, data->data, (size_t)(elements * item));
   const int32_t reduction = df_scatter_reduction(call->attributes, call->n_attributes);
   const joins *join = join_of(y->dtype);
+  DF_ASSUME(join || reduction == DF_SCATTER_REPLACE); /* as accepts_scatter has it */
   for (int64_t i = 0; i < e->count && e->row > 0; i++) {
     const int64_t at = offset_of(e, i);
     const char *from = (const char *)updates->data + i * e->row * item;
