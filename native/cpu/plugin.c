@@ -82,12 +82,12 @@ enum { ALIGNMENT = 64 };
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
   X(resize)                                                                                        \
-  X(running)                                                                                       \
   X(scatter)                                                                                       \
   X(shape)                                                                                         \
   X(shape_pad)                                                                                     \
   X(softmax)                                                                                       \
-  X(topk)                                                                                          \
+  X(sort_running)                                                                                  \
+  X(sort_topk)                                                                                     \
   X(trees)
 
 typedef const df_kernel *const *kernel_table;

@@ -14,7 +14,7 @@ from tests.support import DevicePlugin
 CORE = Path(df.__file__).parent
 # Names of packages, not of devices: of what a checkpoint was made with, and of what safetensors shall return.
 PACKAGES = {
-    ("train/loop.py", "numpy"),
+    ("train/changing.py", "numpy"),
     ("train/checkpoint.py", "numpy"),
     ("cli/compare.py", "numpy"),  # the reference that compare names
     ("testing/compare.py", "numpy"),

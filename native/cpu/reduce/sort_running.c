@@ -1,4 +1,5 @@
-/* reduce/running.c: running sums and recurrences along an axis; x is seen as (outer, size, inner).
+/* reduce/sort_running.c: running sums and recurrences along an axis; x is seen as (outer, size,
+ * inner).
  */
 #include "cpu.h"
 
@@ -152,7 +153,7 @@ DEFINE_RECURRENCE(i64, int64_t, uint64_t)
             linear_recurrence_##type##_run)
 #define CUMULATE(type) DF_KERNEL("cumsum", #type, #type "->" #type, "0<0", cumsum_##type##_run)
 /* clang-format off */
-DF_KERNELS(running) = {
+DF_KERNELS(sort_running) = {
     RECURRENCE(f32), RECURRENCE(f64), RECURRENCE(i32), RECURRENCE(i64),
     CUMULATE(f32), CUMULATE(f64), CUMULATE(i32), CUMULATE(i64),
     NULL};

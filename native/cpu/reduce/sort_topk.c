@@ -1,5 +1,5 @@
-/* reduce/topk.c: the largest or smallest elements along an axis, with their places; x is seen as
- * (outer, size, inner).
+/* reduce/sort_topk.c: the largest or smallest elements along an axis, with their places; x is seen
+ * as (outer, size, inner).
  *
  *   topk(x; k, axis, largest, sorted) -> values, indices
  *
@@ -281,6 +281,6 @@ DEFINE_BY_HEAP(f64, double)
                      .prepare = prepare,                                                           \
                      .run = topk_##type##_run}
 /* clang-format off */
-DF_KERNELS(topk) = {
+DF_KERNELS(sort_topk) = {
     TOPK(f32), TOPK(f64), TOPK(i8), TOPK(i16), TOPK(i32), TOPK(i64), TOPK(u8),
     NULL};
