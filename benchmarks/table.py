@@ -1,8 +1,10 @@
-"""Writes docs/benchmarks.md from benchmarks/results/*.json."""
+"""Writes docs/benchmarks.md, and the table of means in README.md, from benchmarks/results/*.json."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,17 @@ ORDER = {
     "solver packs into their capacity.",
 }
 SETS = {"": "", ", AVX2": ".avx2"}  # of instructions: what a title and a file's name say of them
+# The README's rows: of which records, what, beside whom.
+MEANS = (
+    (("light", "light, AVX2"), "inference, nine convolutional networks and BERT", "ONNX Runtime"),
+    (("quantized", "quantized, AVX2"), "inference, quantized models of 8, 7 and 4 bits", "ONNX Runtime"),
+    (("tokens", "tokens, AVX2"), "a token of a decoder", "ONNX Runtime"),
+    (("loading",), "from a file to its first result", "ONNX Runtime"),
+    (("memory",), "memory of inference, beyond weights", "ONNX Runtime"),
+    (("training",), "a training step with AdamW", "the better of PyTorch and JAX"),
+    (("training_memory",), "memory of a training step, beyond weights and moments", "the least of PyTorch and JAX"),
+)
+MARKED = re.compile(r"(?<=<!-- benchmarks/table.py -->\n).*?(?=<!-- end -->)", re.DOTALL)  # in README.md
 BESIDE = "The same where the processor has AVX2 and not AVX-512."
 INTRO = """# Benchmarks
 
@@ -81,8 +94,7 @@ ratio or at 1.10 of the larger floor; `goal` is the larger of the two. `dataflow
 
 
 def main() -> None:
-    files = {f"{name}{beside}": HERE / f"results/{name}{file}.json" for name in ORDER for beside, file in SETS.items()}
-    records = {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
+    records = recorded()
     parts = [INTRO, *_missed(records)]
     for name, record in records.items():
         machine = record["machine"]
@@ -97,6 +109,30 @@ def main() -> None:
         parts += ["| " + " | ".join(_short(row.get(key, "")) for key in keys) + " |" for row in rows]
         parts.append("")
     (HERE.parent / "docs/benchmarks.md").write_text("\n".join(parts))
+    readme = HERE.parent / "README.md"
+    readme.write_text(MARKED.sub(lambda _: means(records), readme.read_text()))
+
+
+def recorded() -> dict[str, Any]:
+    """The records in ``results``, by the titles of their sections."""
+    files = {f"{name}{beside}": HERE / f"results/{name}{file}.json" for name in ORDER for beside, file in SETS.items()}
+    return {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
+
+
+def means(records: Mapping[str, Any]) -> str:
+    """The README's table: of each kind of work the geometric mean and the range of the ratios, when and where."""
+    lines = ["| what | beside | ratio, mean | best to worst | measured |", "| --- | --- | --- | --- | --- |"]
+    for names, what, peer in MEANS:
+        for name in names:
+            if name not in records:
+                continue
+            record = records[name]
+            ratios = [row["ratio"] for row in record["results"] if "ratio" in row and "mean" not in row["what"]]
+            mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+            where = f"{record['date']}, {record['machine']['processor'].removesuffix(' Processor')}"
+            lines.append(f"| {what}{name.removeprefix(names[0])} | {peer} | {mean:.2f} | {min(ratios):.2f} to "
+                         f"{max(ratios):.2f} of {len(ratios)} | {where.replace('(R)', '')} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def _missed(records: Mapping[str, Any]) -> list[str]:

@@ -196,3 +196,23 @@ def test_a_path_slower_than_asked_for_is_a_fall_back(shared, monkeypatch, path, 
     monkeypatch.setattr(model, "steps_of", lambda plans, device: [(step, False)])
     monkeypatch.setattr(model, "work", lambda step: (7, 0))
     assert model.fallen_back({}, precision) == ({path: 1.0} if fell else {})
+
+
+def test_the_page_and_the_readme_have_the_recorded_figures(shared, monkeypatch, tmp_path):
+    """What benchmarks/table.py writes of the records is what stands in both."""
+    table = shared("table")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(table.MARKED.sub("", (ROOT / "README.md").read_text()))
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    monkeypatch.setattr(table, "HERE", tmp_path / "benchmarks")
+    table.main()
+    for name in ("README.md", "docs/benchmarks.md"):
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text(), f"run benchmarks/table.py: {name}"
+
+
+def test_the_mean_of_ratios_is_geometric(shared):
+    table = shared("table")
+    ratios = {"a": 0.5, "b": 2.0, "geometric mean": 9.0}
+    rows = [{"what": "c"}, *({"what": what, "ratio": ratio} for what, ratio in ratios.items())]
+    record = {"date": "2020-01-02", "machine": {"processor": "P"}, "results": rows}
+    assert "| ONNX Runtime | 1.00 | 0.50 to 2.00 of 2 | 2020-01-02, P |" in table.means({"tokens": record})
