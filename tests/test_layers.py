@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice",
     "execute", "compile", "engine", "series", "graph_runs", "loaded", "state", "session", "editable", "model",
-    "model_files", "gradients", "init", "nn", "layers", "head_replacement", "train", "adapters", "callbacks", "losses",
-    "metrics", "optim", "schedules", "testing", "cli", "__main__", "__init__",
+    "model_files", "gradients", "init", "nn", "layers", "head_replacement", "train", "adapters", "quantization",
+    "callbacks", "losses", "metrics", "optim", "schedules", "testing", "cli", "__main__", "__init__",
 )  # fmt: skip
 # Modules of the core whose names plugins may import, beside those of ``dataflow`` itself.
 PUBLIC = ("callbacks", "errors", "losses", "metrics", "ops", "optim", "plugin", "schedules", "testing")

@@ -1,1 +1,1 @@
-"""Changes of the layers of a model: adapters beside their weights, and weights of fewer bits."""
+"""Changes of the layers of a model: adapters beside their weights."""

@@ -65,7 +65,7 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
 
         model = straight_through(model)
     if options["bits"] is not None:
-        from ..adapters.quantize import quantize
+        from ..quantization.blocks import quantize
 
         model = quantize(model, int(options["bits"]), keep=trainable)
     if options["lora"] is None and options["adapters"] is None:

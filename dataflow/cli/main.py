@@ -52,6 +52,7 @@ from .options import (
 )
 from .plugin import plugin
 from .predict import predict
+from .quantize import quantize
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -91,6 +92,7 @@ commands.add_command(evaluate)
 commands.add_command(ops)
 commands.add_command(plugin)
 commands.add_command(predict)
+commands.add_command(quantize)
 
 
 # ---- run ---------------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from ..errors import ModelError
+from .graph import Graph
+
 
 @dataclass(frozen=True, slots=True)
 class Edit:
@@ -15,12 +18,14 @@ class Edit:
         new: what it is called then.
         readers: these follow; without, they read what is called ``old`` afterwards, which an added node computes.
         added: the file doesn't have the value, its nodes may read it.
+        keeps: the value keeps its name, as an output too; its readers alone follow, to what an added node computes.
     """
 
     old: str
     new: str
     readers: bool = False
     added: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,15 @@ class Edited:
         edits: in order.
         added: values that nodes of the graph compute, or that are stored, and the file doesn't have.
         reduced: the graph lacks outputs of the file, or has others.
+        form: a graph that computes the same, whose nodes a file has for the added values that both know; None: the
+            graph's own.
     """
 
     source: object
     edits: tuple[Edit, ...] = ()
     added: frozenset[str] = frozenset()
     reduced: bool = False
+    form: Graph | None = None
 
 
 def edited(
@@ -50,6 +58,9 @@ def edited(
         edits: see ``Edited``.
         added: likewise.
         reduced: likewise.
+
+    Raises:
+        ModelError: an edit renames a value of ``Edited.form``.
     """
     if source is None:
         return None
@@ -59,7 +70,30 @@ def edited(
     of_file = tuple(
         replace(edit, added=edit.old in before.added) for edit in made if edit.readers or edit.old not in before.added
     )
-    return Edited(before.source, before.edits + of_file, all_added, before.reduced or reduced)
+    if before.form is not None:
+        of_form = {value.name for value in before.form.producers()} & before.added
+        renamed = [edit.old for edit in made if not edit.keeps and edit.old in of_form]
+        if renamed:
+            raise ModelError(
+                f"{renamed[0]!r} can't be changed: a file has another form of it than the model computes, after "
+                "straight_through; save the model and load it, then change it"
+            )
+    return Edited(before.source, before.edits + of_file, all_added, before.reduced or reduced, before.form)
+
+
+def in_form(source: object, form: Graph, copied: Graph, changed: Graph) -> tuple[object, Graph]:
+    """The source and the graph of a model that computes what another did, by nodes that a file isn't to have.
+
+    Args:
+        source: of the model before.
+        form: its graph, whose nodes a file has.
+        copied: the graph that computes the same, with all stored tensors of that.
+        changed: the same without what nothing reads; what nodes of the file do comes back.
+    """
+    if not isinstance(source, Edited) or not source.added or source.form is not None:
+        return source, changed
+    unread = {value: data for value, data in copied.initializers.items() if value.name in source.added}
+    return replace(source, form=form), replace(changed, initializers={**changed.initializers, **unread})
 
 
 def dropped(source: object, name: str, taken: Collection[str]) -> str:
@@ -79,6 +113,6 @@ def dropped(source: object, name: str, taken: Collection[str]) -> str:
 
 def _renamed(names: frozenset[str], edits: Iterable[Edit]) -> frozenset[str]:
     for edit in edits:
-        if edit.old in names:
+        if edit.old in names and not edit.keeps:
             names = names - {edit.old} | {edit.new}
     return names

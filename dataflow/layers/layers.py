@@ -14,7 +14,7 @@ from ..ir.types import Array
 from ..ir.value import Value
 
 Kind = Literal["linear", "conv", "embedding"]
-_POSITION = {"matmul": 1, "matmul_blocks": 1, "conv": 1, "gather": 0}  # of the weight among the operands
+WEIGHT_AT = {"matmul": 1, "matmul_blocks": 1, "conv": 1, "gather": 0}  # of the weight among the operands
 _TWICE = re.compile(r"(^|\.)([^.]+)\.\2\.(\d+)(?=\.|$)")
 _KIND: dict[str, Kind] = {"matmul": "linear", "matmul_blocks": "linear", "conv": "conv", "gather": "embedding"}
 
@@ -77,14 +77,15 @@ class Layer:
         return array.reshape(self.sizes[::-1]) if self.transposed else array.reshape(self.sizes).T
 
 
-def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Layer]:
+def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]], *, grouped: bool = False) -> list[Layer]:
     """Every layer, in the order of the graph.
 
     Args:
         graph: any.
         aliases: of stored tensors, see ``Model.aliases``.
+        grouped: convolutions of groups too, which have no adapters.
     """
-    origins = _Origins(graph)
+    origins = _Origins(graph, grouped)
     found: dict[Value, list[tuple[Node, _Origin]]] = {}
     for node in graph.nodes:
         if (origin := origins.of_weight(node)) is not None:
@@ -153,7 +154,7 @@ def _layer(
     kind = _KIND[node.op.name]
     same = [(n, o) for n, o in reads if (n.op.name == "conv") == (kind == "conv")]
     uses = tuple(Use(n, o.transposed != origin.transposed) for n, o in same)
-    operand = node.inputs[_POSITION[node.op.name]]
+    operand = node.inputs[WEIGHT_AT[node.op.name]]
     assert operand is not None
     sizes = operand.type.sizes
     if node.op.name == "matmul_blocks":
@@ -201,7 +202,8 @@ class _Origin:
 class _Origins:
     """Follows operands of a graph to the stored tensors that they are computed from alone."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, grouped: bool = False) -> None:
+        self._grouped = grouped
         self._of: dict[Value, _Origin] = {value: _Origin(value) for value in graph.initializers}
         self._readers: dict[Value, set[Node | None]] = {}  # of stored tensors, as they are or transposed
         for node in graph.nodes:
@@ -247,7 +249,7 @@ class _Origins:
 
     def of_weight(self, node: Node) -> _Origin | None:
         """The origin of a node's weight; None of one that can't have an adapter."""
-        position = _POSITION.get(node.op.name)
+        position = WEIGHT_AT.get(node.op.name)
         if position is None:
             return None
         weight, other = node.inputs[position], node.inputs[1 - position]
@@ -260,7 +262,7 @@ class _Origins:
         if not weight.type.dtype.is_float:
             return None
         if node.op.name == "conv":
-            return origin if node.attributes["groups"] == 1 else None
+            return origin if self._grouped or node.attributes["groups"] == 1 else None
         if weight.type.rank != 2 or (node.op.name == "gather" and node.attributes["axis"] != 0):
             return None
         return origin
@@ -291,60 +293,3 @@ def end_of(
         if bias is not None and bias in constants and bias.type.rank <= 1:
             return reading[0], bias
     return node, None
-
-
-def attention_layers(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
-    """The linear layers that compute queries, keys and values of attention, however it is written."""
-    of = {use.node: layer for layer in layers if layer.kind == "linear" for use in layer.uses}
-    makers, readers = graph.producers(), graph.readers()
-    found: dict[str, Layer] = {}
-
-    def projections(value: Value | None) -> None:
-        """Adds the layers that a value comes from, through nodes that are no products."""
-        queue, seen = [value], set[Value]()
-        while queue:
-            current = queue.pop()
-            node = None if current is None else makers.get(current)
-            if current is None or node is None or current in seen:
-                continue
-            seen.add(current)
-            if node in of:
-                found.setdefault(of[node].weight.name, of[node])
-            elif node.op.name not in (*_POSITION, "softmax"):
-                queue += node.inputs
-
-    for node in graph.nodes:
-        if node.op.name == "softmax":
-            scores = _product_before(node.inputs[0], makers)
-            values = _product_after(node.outputs[0], readers)
-            if scores is not None and values is not None and scores not in of:
-                product, position = values
-                for operand in (*scores.inputs[:2], product.inputs[1 - position]):
-                    projections(operand)
-        elif "attention" in node.op.name:
-            for operand in node.inputs[:3]:
-                projections(operand)
-    return [layer for layer in layers if layer.weight.name in found]
-
-
-def _product_before(value: Value | None, makers: Mapping[Value, Node]) -> Node | None:
-    """The product that a value comes from, through nodes with one computed operand or a mask beside it."""
-    for _ in range(8):  # scale, mask, casts
-        node = None if value is None else makers.get(value)
-        if node is None or node.op.name == "matmul":
-            return node
-        result = node.outputs[0]
-        computed = [v for v in node.inputs if v is not None and v in makers]
-        value = next((v for v in computed if result is not None and v.type.shape == result.type.shape), None)
-    return None
-
-
-def _product_after(value: Value | None, readers: Mapping[Value, Sequence[Node]]) -> tuple[Node, int] | None:
-    """The product that reads a value, through nodes of one reader, and as which operand."""
-    for _ in range(8):  # dropout, casts, a mask
-        for node in () if value is None else readers.get(value, ()):
-            if node.op.name == "matmul":
-                return node, node.inputs.index(value)
-        following = [] if value is None else readers.get(value, [])
-        value = following[-1].outputs[0] if following else None
-    return None

@@ -14,6 +14,7 @@ from .. import ops
 from ..errors import InputError
 from ..host import checks
 from ..ir.builder import GraphBuilder
+from ..ir.edits import in_form
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array, float32
@@ -28,11 +29,8 @@ from ..passes.dead_code import eliminate_dead_code
 _log = logging.getLogger("dataflow")
 _SHOWN = (quantize, dequantize, ops.reshape)
 _PRODUCTS = tuple(op for op in quantized.OPS if op not in (quantize, dequantize))
-_CHOOSING = (
-    ops.gather,
-    ops.gather_elements,
-    ops.gather_nd,
-)  # by integers, which may have the dtype of the first operand
+# By integers, which may have the dtype of the first operand.
+_CHOOSING = (ops.gather, ops.gather_elements, ops.gather_nd)
 _SHIFTING = (
     *(ops.reshape, ops.transpose, ops.slice, *_CHOOSING, ops.concat, ops.copy),
     *(ops.broadcast_to, ops.where, ops.max_pool, ops.maximum, ops.minimum, ops.clip),
@@ -57,7 +55,8 @@ def straight_through(model: Model) -> Model:
     graph = model.graph_with_data()
     pairs = _Pairs(graph)
     trained = {v: dataclasses.replace(data, role="parameter", trainable=True) for v, data in pairs.stored.items()}
-    changed = eliminate_dead_code(rewrite(graph, pairs.replace, initializers=trained), extras=False)
+    copied = rewrite(graph, pairs.replace, initializers=trained)
+    changed = eliminate_dead_code(copied, extras=False)
     if not pairs.count:
         raise InputError("the model has no value that is quantized to integers and then dequantized")
     if pairs.ends:
@@ -65,7 +64,8 @@ def straight_through(model: Model) -> Model:
             "no gradient passes %d nodes that compute with integers, first %s: those of a file in QDQ form compute "
             "with floats between DequantizeLinear and QuantizeLinear", len(pairs.ends), pairs.ends[0].describe(),
         )  # fmt: skip
-    return Model(changed, aliases=model.aliases, source=model.source, metadata=model.metadata)
+    source, changed = in_form(model.source, model.graph, copied, changed)
+    return Model(changed, aliases=model.aliases, source=source, metadata=model.metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import InputError
 from ..host import checks
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node
+from ..ir.value import Value
 from ..ops.dynamic_shape import deferred
-from .layers import Layer, attention_layers
+from .layers import WEIGHT_AT, Layer
 
 _log = logging.getLogger("dataflow")
 
@@ -91,3 +92,60 @@ def _listed(layers: Sequence[Layer]) -> str:
     shown = ", ".join(f"{layer.path!r} ({layer.kind})" for layer in layers[:12])
     more = f" and {len(layers) - 12} more" if len(layers) > 12 else ""
     return f"{shown}{more}" if layers else "none: no product, convolution or look-up has a constant weight"
+
+
+def attention_layers(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
+    """The linear layers that compute queries, keys and values of attention, however it is written."""
+    of = {use.node: layer for layer in layers if layer.kind == "linear" for use in layer.uses}
+    makers, readers = graph.producers(), graph.readers()
+    found: dict[str, Layer] = {}
+
+    def projections(value: Value | None) -> None:
+        """Adds the layers that a value comes from, through nodes that are no products."""
+        queue, seen = [value], set[Value]()
+        while queue:
+            current = queue.pop()
+            node = None if current is None else makers.get(current)
+            if current is None or node is None or current in seen:
+                continue
+            seen.add(current)
+            if node in of:
+                found.setdefault(of[node].weight.name, of[node])
+            elif node.op.name not in (*WEIGHT_AT, "softmax"):
+                queue += node.inputs
+
+    for node in graph.nodes:
+        if node.op.name == "softmax":
+            scores = _product_before(node.inputs[0], makers)
+            values = _product_after(node.outputs[0], readers)
+            if scores is not None and values is not None and scores not in of:
+                product, position = values
+                for operand in (*scores.inputs[:2], product.inputs[1 - position]):
+                    projections(operand)
+        elif "attention" in node.op.name:
+            for operand in node.inputs[:3]:
+                projections(operand)
+    return [layer for layer in layers if layer.weight.name in found]
+
+
+def _product_before(value: Value | None, makers: Mapping[Value, Node]) -> Node | None:
+    """The product that a value comes from, through nodes with one computed operand or a mask beside it."""
+    for _ in range(8):  # scale, mask, casts
+        node = None if value is None else makers.get(value)
+        if node is None or node.op.name == "matmul":
+            return node
+        result = node.outputs[0]
+        computed = [v for v in node.inputs if v is not None and v in makers]
+        value = next((v for v in computed if result is not None and v.type.shape == result.type.shape), None)
+    return None
+
+
+def _product_after(value: Value | None, readers: Mapping[Value, Sequence[Node]]) -> tuple[Node, int] | None:
+    """The product that reads a value, through nodes of one reader, and as which operand."""
+    for _ in range(8):  # dropout, casts, a mask
+        for node in () if value is None else readers.get(value, ()):
+            if node.op.name == "matmul":
+                return node, node.inputs.index(value)
+        following = [] if value is None else readers.get(value, [])
+        value = following[-1].outputs[0] if following else None
+    return None

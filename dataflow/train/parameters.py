@@ -91,10 +91,11 @@ def left_out(model: Model, names: Collection[str]) -> list[str]:
     if model.source is None or any(p.trainable and name not in names for name, p in parameters.items()):
         return []
     readers, nodes = readers_of(model.graph), model.graph.nodes
+    known = {*names, *(model.source.added if isinstance(model.source, Edited) else ())}
     constants = [
         name
         for name, p in parameters.items()
-        if p.role == "constant" and name not in names and p.type.dtype.bits >= 16
+        if p.role == "constant" and name not in known and p.type.dtype.bits >= 16
         if any(nodes[index].op.name not in _SCALED for index, _ in readers.get(name, ()))
     ]
     called = [name for name in constants if _OF_A_MODULE.fullmatch(name)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from numbers import Number
 from typing import Any
@@ -61,12 +61,34 @@ def predictions(
     """
     if not inputs:
         raise InputError("predict: the model has no inputs")
-    types = {v.name: v.type for v in inputs}
     for name, type_ in outputs.items():
         _check_axis(name, type_, inputs[0].type)
     dataset = bound_dataset(data, inputs, labels)
-    size = _batch_size(inputs, batch_size)
     found = _Rows(dataset)
+    with closing(input_batches(dataset, inputs, batch_size, shown)) as batches:
+        for batch, arrays, size in batches:
+            found.add(batch, _run(run, arrays, batch.size, size))
+    return found.arrays()
+
+
+def input_batches(
+    dataset: Dataset, inputs: Sequence[Value], batch_size: int | None, shown: bool | None
+) -> Generator[tuple[Batch, dict[str, Array], int], None, None]:
+    """The batches of a dataset as the model's inputs take them: each, its arrays, and how many samples they have.
+
+    Where the first axis of the inputs has a fixed size, arrays of fewer samples are filled up with the last one.
+
+    Args:
+        dataset: bound to the inputs, see ``bound_dataset``.
+        inputs: of the model.
+        batch_size: samples per run.
+        shown: as ``progress`` of ``Trainer.fit``.
+
+    Raises:
+        InputError: data that doesn't fit.
+    """
+    types = {v.name: v.type for v in inputs}
+    size = _batch_size(inputs, batch_size)
     bar = progress(shown)
     bar.begin(1, dataset.count(size), 0, 0)
     try:
@@ -74,11 +96,13 @@ def predictions(
             for number, batch in enumerate(batches):
                 check_keys(batch.arrays, types, batch.arrays)
                 arrays = {n: checked_array(n, type_, cast(n, type_, batch.arrays[n])) for n, type_ in types.items()}
-                found.add(batch, _run(run, arrays, batch.size, size if _fixed(inputs) else None))
+                more = size - batch.size if _fixed(inputs) else 0
+                if more > 0:
+                    arrays = {name: np.concatenate([a, np.repeat(a[-1:], more, 0)]) for name, a in arrays.items()}
+                yield batch, arrays, batch.size + max(more, 0)
                 bar.batch(0, number + 1, {})
     finally:
         bar.end()
-    return found.arrays()
 
 
 def cast(name: str, type_: TensorType, given: Any) -> Any:
@@ -147,16 +171,13 @@ class _Rows:
 
 
 def _run(
-    run: Callable[[Mapping[str, Array]], Mapping[str, Array]], arrays: Mapping[str, Array], rows: int, size: int | None
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]], arrays: Mapping[str, Array], rows: int, size: int
 ) -> dict[str, Array]:
-    """The outputs of a batch, which is filled up to ``size`` with its last sample."""
-    if size is not None and rows < size:
-        arrays = {name: np.concatenate([a, np.repeat(a[-1:], size - rows, 0)]) for name, a in arrays.items()}
+    """The outputs of a batch of ``rows`` samples, whose arrays have ``size``."""
     found = run(arrays)
-    wanted = rows if size is None else size
     for name, array in found.items():
-        if not array.ndim or len(array) != wanted:
-            raise InputError(f"predict: output {name!r} is {list(array.shape)} for {wanted} samples; {_CHOOSE}")
+        if not array.ndim or len(array) != size:
+            raise InputError(f"predict: output {name!r} is {list(array.shape)} for {size} samples; {_CHOOSE}")
     return {name: array[:rows] for name, array in found.items()}
 
 

@@ -18,10 +18,10 @@ import numpy as np
 
 import dataflow as df
 from dataflow.adapters.merge import can_merge
-from dataflow.adapters.quantize import can_quantize
 from dataflow.ir.graph import Initializer
 from dataflow.layers.layers import layers_of
 from dataflow.passes.autodiff import vjp_graph
+from dataflow.quantization.blocks import can_quantize
 
 from .comparing import evaluate_noisy, wrong
 from .findings import Outcome, different, ended_by

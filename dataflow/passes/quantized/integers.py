@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,11 @@ from ...ir.kernel import Targets
 from ...ir.rewrite import rewrite
 from ...ir.value import Value
 from ...ops import quantized
+from ...ops.activation import relu
+from ...ops.arithmetic import clip
 from ...ops.pool import max_pool
 from ...ops.quantized import dequantize, matmul_blocks, quantize
+from ...ops.rules.quantized import limits
 from ...ops.rules.quantized_blocks import matmul_blocks_decompose
 from ...ops.shape import reshape, transpose
 from ..dead_code import eliminate_dead_code
@@ -81,14 +85,12 @@ class _Mover:
             assert y is not None and all(v is not None for v in inputs)
             self.made[y] = (*inputs, node.attributes["axis"])
             return (y,)
+        if node.op is quantize:
+            return self._quantized(builder, node, inputs)
         found = self.made.get(x) if x is not None else None
         if found is None:
             return None
         integers, scale, zero, axis = found
-        if node.op is quantize:
-            same = self._same(scale, inputs[1]) and self._same(zero, inputs[2])
-            same = same and (scale.type.rank == 0 or node.attributes["axis"] == axis)
-            return (integers,) if same and self._is_positive(scale) else None
         if node.op is transpose:
             perm = node.attributes["perm"]
             return (self._dequantized(transpose(integers, perm=perm), scale, zero, perm.index(axis % len(perm))),)
@@ -99,6 +101,42 @@ class _Mover:
             if pooled is not None and scale.type.rank == 0 and self._is_positive(scale):
                 return (self._dequantized(pooled, scale, zero, 0),)
         return None
+
+    def _quantized(
+        self, builder: GraphBuilder, node: Node, inputs: Sequence[Value | None]
+    ) -> Sequence[Value | None] | None:
+        """The integers that it gives back, or those of what came before a needless clip; None: it stays as it is."""
+        x, scale, zero = inputs
+        assert x is not None and scale is not None and zero is not None
+        before = self._before_clips(builder, x, scale, zero)
+        if before in self.made:
+            integers, other, origin, axis = self.made[before]
+            alike = other.type.rank == 0 or node.attributes["axis"] == axis
+            if alike and self._same(other, scale) and self._same(origin, zero) and self._is_positive(other):
+                return (integers,)
+        return None if before is x else (quantize(before, scale, zero, axis=node.attributes["axis"]),)
+
+    def _before_clips(self, builder: GraphBuilder, x: Value, scale: Value, zero: Value) -> Value:
+        """What was kept in a range to give ``x``, where quantizing keeps it in one that isn't larger."""
+        step, origin = self._number(scale), self._number(zero)
+        if step is None or origin is None or not step > 0:
+            return x
+        least, most = limits(zero.type.dtype)
+        while (maker := builder.producer(x)) is not None and maker.op in (clip, relu):
+            source, low, high = (*maker.inputs, None, None)[:3]
+            bottom = np.float32(0) if maker.op is relu else -np.inf if low is None else self._number(low)
+            top = np.inf if high is None else self._number(high)
+            if source is None or bottom is None or top is None or not bottom <= top:
+                return x
+            if np.rint(bottom / step) + origin > least or np.rint(top / step) + origin < most:
+                return x
+            x = source
+        return x
+
+    def _number(self, value: Value) -> Any:
+        """The one element of a constant; None of others."""
+        data = self._stored.get(value.name)
+        return data.array.reshape(-1)[0] if data is not None and data.array.size == 1 else None
 
     def _pooled(self, builder: GraphBuilder, node: Node, integers: Value) -> Value | None:
         """The largest integers, where they stand for the largest floats and the device of ``node`` finds them.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from dataflow import Graph, TensorType
+from dataflow import Graph, Node, TensorType
 from dataflow.errors import ModelError
 from dataflow.plugin import Edit, Edited
 
@@ -36,18 +37,25 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
     Raises:
         ModelError: a name isn't in the file, or an added node has no form in its opset.
     """
-    known = {name for node in proto.graph.node for name in node.output}
-    if proto.functions and not known.issuperset(edit.old for edit in changes.edits if not edit.readers):
+    computed = {name for node in proto.graph.node for name in node.output}
+    inner = {edit.old for edit in changes.edits if not edit.readers}
+    inner |= {edit.old for edit in changes.edits if edit.keeps} - _names(proto.graph)
+    if proto.functions and not computed.issuperset(inner):
         proto = inlined(proto, "the model")
     for edit in changes.edits:
-        _rename(proto.graph, edit)
-    added = [node for node in graph.nodes if any(v is not None and v.name in changes.added for v in node.outputs)]
+        _rename(proto.graph, edit, {name for name, value in graph.outputs.items() if value.name == edit.old})
+    forms = [] if changes.form is None else _making(changes.form, changes.added)
+    known = {v.name for node in forms for v in node.outputs if v is not None}
+    added = _making(graph, changes.added - known)
     stored = [value for value in graph.initializers if value.name in changes.added]
     names = _names(proto.graph)
     clash = names & {name for name in changes.added if name}
     if clash:
         raise ModelError(f"the file has another value {sorted(clash)[0]!r}; rename the added one")
     protos, constants = nodes_of(graph, added, opset := _opset(proto), names)
+    if changes.form is not None:
+        before = nodes_of(changes.form, forms, opset, names | {tensor.name for tensor in constants})
+        protos, constants = [*before[0], *protos], [*before[1], *constants]
     for made in protos:
         if opset < _SINCE.get(made.op_type, LOWEST_OPSET):
             raise ModelError(
@@ -62,20 +70,27 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
             declare(proto.graph.input.add(), tensor.name, TensorType(DTYPE_OF[tensor.data_type], tuple(tensor.dims)))
     _check_reads(proto.graph, protos)
     if protos:
+        _name_apart(proto.graph, protos)
         _insert(proto.graph, protos)
     if any(made.domain == MICROSOFT for made in protos) and MICROSOFT not in {e.domain for e in proto.opset_import}:
         proto.opset_import.add(domain=MICROSOFT, version=1)
-    _remove_unread(proto.graph, {edit.new for edit in changes.edits if not edit.readers})
+    gone = {edit.new for edit in changes.edits if not edit.readers}
+    _remove_unread(proto.graph, gone | {edit.old for edit in changes.edits if edit.keeps})
     if changes.reduced:
         keep_subgraph(proto, {}, list(graph.outputs))
     return proto
+
+
+def _making(graph: Graph, names: Collection[str]) -> list[Node]:
+    """The nodes that give values of these names."""
+    return [node for node in graph.nodes if any(v is not None and v.name in names for v in node.outputs)]
 
 
 def names_after(stored: Mapping[str, T], changes: Edited) -> dict[str, T]:
     """What is known of a file's stored tensors, by the names that they have now."""
     found = dict(stored)
     for edit in changes.edits:
-        if edit.old in found:
+        if edit.old in found and not edit.keeps:
             found[edit.new] = found.pop(edit.old)
     return found
 
@@ -84,31 +99,55 @@ def _opset(proto: Any) -> int:
     return next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
-def _rename(graph: Any, edit: Edit) -> None:
-    """Gives what defines a value its new name, and what reads it where the readers follow.
+def _rename(graph: Any, edit: Edit, outputs: Collection[str]) -> None:
+    """Gives what defines a value its new name, unless it keeps it, and what reads it where the readers follow.
+
+    Args:
+        graph: of the file.
+        edit: of one name.
+        outputs: of the graph that are the value under other names too.
 
     Raises:
         ModelError: nothing defines it.
     """
     found = False
+    name_now = edit.old if edit.keeps else edit.new
     for node in graph.node:
         for index, name in enumerate(node.output):
             if name == edit.old:
-                node.output[index], found = edit.new, True
+                node.output[index], found = name_now, True
     for record in (*graph.initializer, *graph.input):
         if record.name == edit.old:
-            record.name, found = edit.new, True
+            record.name, found = name_now, True
     if not found and not edit.added:
         raise ModelError(
             f"the file has no value {edit.old!r}: it is one inside of what a node of the file became, or one that "
             "loading computed; save the model merged, or the adapters alone"
         )
-    if edit.readers:
+    if edit.keeps:
+        _redirect(graph, edit, outputs)
+    elif edit.readers:
         for node in graph.node:
             _rename_reads(node, edit)
         for record in (*graph.value_info, *graph.output):
             if record.name == edit.old:
                 record.name = edit.new
+
+
+def _redirect(graph: Any, edit: Edit, outputs: Collection[str]) -> None:
+    """Has nodes read another value, but those that only give an output its name."""
+    makers = {name: node for node in graph.node for name in node.output}
+    same = {edit.old}
+    for name in outputs:
+        chain = list[str]()
+        while name != edit.old and name in makers and len(makers[name].input) > 0:
+            chain.append(name)
+            name = makers[name].input[0]
+        same.update(chain if name == edit.old else ())
+    for node in graph.node:
+        if same.isdisjoint(node.output):
+            for name in same:
+                _rename_reads(node, replace(edit, old=name))
 
 
 def _rename_reads(node: Any, edit: Edit) -> None:
@@ -173,6 +212,15 @@ def _check_reads(graph: Any, added: Sequence[Any]) -> None:
                     f"the added node {node.name!r} reads {name!r}, which the file doesn't have: it is inside of what a "
                     "node of the file became; save the model merged, or the adapters alone"
                 )
+
+
+def _name_apart(graph: Any, added: Sequence[Any]) -> None:
+    """Gives added nodes names that no node has."""
+    taken = {node.name for node in graph.node}
+    for node in added:
+        while node.name and node.name in taken:
+            node.name += "'"
+        taken.add(node.name)
 
 
 def _insert(graph: Any, added: Sequence[Any]) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.adapters.quantize import in_blocks
 from dataflow.ir.kernel import Targets
 from dataflow.passes.quantized.integers import expand_blocks
+from dataflow.quantization.blocks import in_blocks
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 WORDS = {"words": np.random.default_rng(0).integers(0, 9, (6, 5))}

@@ -1,0 +1,1 @@
+"""Models whose weights, or weights and activations, have few bits."""
