@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.op import MultiOp, Op
-from ..ir.types import TensorType, float32, uint8
+from ..ir.types import DType, TensorType, float32, float64, uint8
 from ..ir.value import Value
 from .arithmetic import add, mul
 from .cast import cast
@@ -17,8 +17,14 @@ from .shape import reshape
 def _check(name: str, size: int, param: TensorType, grad: TensorType, hyper: TensorType, scale: TensorType) -> None:
     need_float(name, param)
     need(grad == param, f"{name}: the gradient is {grad}, the parameter {param}")
-    need(hyper == TensorType(float32, (size,)), f"{name}: hyper is {hyper}; expected float32[{size}]")
-    need(scale == TensorType(float32, ()), f"{name}: scale is {scale}; expected float32[]")
+    dtype = _sum_dtype(param)
+    need(hyper == TensorType(dtype, (size,)), f"{name}: hyper is {hyper}; expected {TensorType(dtype, (size,))}")
+    need(scale == TensorType(dtype, ()), f"{name}: scale is {scale}; expected {TensorType(dtype, ())}")
+
+
+def _sum_dtype(*types: TensorType | None) -> DType:
+    """In which numbers of these types are summed: float64 where one is, else float32."""
+    return float64 if any(type_ is not None and type_.dtype == float64 for type_ in types) else float32
 
 
 def _sgd_infer(
@@ -36,7 +42,8 @@ sgd_step: MultiOp = MultiOp(
     attributes={"momentum": 0.0, "nesterov": False},
     inplace=((0, 0), (1, 2)),
     gate=4,
-    doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay",
+    doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay; it"
+    " and scale are float64 where the parameter is, else float32",
 )
 
 
@@ -62,23 +69,26 @@ adamw_step: MultiOp = MultiOp(
     attributes={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     inplace=((0, 0), (1, 2), (2, 3)),
     gate=5,
-    doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t",
+    doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t; it and scale are"
+    " float64 where the parameter is, else float32",
 )
 
 
 def _square_infer(x: TensorType, before: TensorType | None) -> TensorType:
     need_float("square_sum", x)
-    need(before in (None, TensorType(float32, ())), f"square_sum: before is {before}; expected float32[]")
-    return TensorType(float32, ())
+    sums = (TensorType(float32, ()), TensorType(float64, ()))
+    need(before in (None, *sums), f"square_sum: before is {before}; expected float32[] or float64[]")
+    return TensorType(_sum_dtype(x, before), ())
 
 
 def _square_sum(x: Value, before: Value | None) -> Value:
     flat = reshape(x, shape=(x.type.elements,))
     upcast = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
     total = reduce_sum(mul(upcast, upcast), axes=(0,), keepdims=False)
-    if total.type.dtype != float32:
-        total = cast(total, to=float32)
-    return total if before is None else add(before, total)
+    if before is None:
+        return total
+    dtype = _sum_dtype(x.type, before.type)
+    return add(*(value if value.type.dtype == dtype else cast(value, to=dtype) for value in (before, total)))
 
 
 square_sum: Op = Op(
@@ -86,7 +96,8 @@ square_sum: Op = Op(
     ("x", "before?"),
     _square_infer,
     decompose=_square_sum,
-    doc="before + the sum of x^2 over all elements, float32[]: not finite where an element of x isn't",
+    doc="before + the sum of x^2 over all elements, float64[] where one of both is of float64, else float32[]: not"
+    " finite where an element of x isn't",
 )
 
 

@@ -21,8 +21,9 @@ from .binding.making import Making
 from .binding.phases import Phase
 from .binding.ready import Ready, call
 from .graphs import Draws
-from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SQUARES, VALUES, WEIGHT
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, OPTIMIZER, SQUARES, VALUES
 from .objective import Objective
+from .optimizers.update_graph import update_arguments
 from .optimizers.updates import Updates
 from .step.gated import GatedSteps, Kept
 from .tied_weights import Tie
@@ -194,7 +195,7 @@ class Programs(GatedSteps):
         Statistics become what the micro-batches made of them. An interrupt waits until all of it is done.
 
         Args:
-            hyper: (K,) float32.
+            hyper: (K,), of the updates' ``dtype``.
             weight: of the logical batch.
             frozen: the kinds of parameters that stay as they are, see ``Updates``.
 
@@ -212,7 +213,7 @@ class Programs(GatedSteps):
     def _end_step(self, step: Kept, hyper: Array, weight: float) -> Mapping[str, Array]:
         """The results of a step that ``begin_step`` began; nothing ends it before it is complete."""
         self._step = None
-        given = {HYPER: np.array(hyper, np.float32), WEIGHT: np.array(weight * self.scale, np.float32)}
+        given = update_arguments(self._making.updates, hyper, weight * self.scale)
         call(
             step.program,
             {**step.arguments, **given},
@@ -305,7 +306,8 @@ class Programs(GatedSteps):
 
     def allocate_own(self) -> None:
         """Makes the optimizer's program, and with it the tensors that it reads and writes."""
-        hyper, squares = np.zeros(self._making.updates.hyper_size, np.float32), self._making.updates.reads_squares
+        updates = self._making.updates
+        hyper, squares = np.zeros(updates.hyper_size, updates.dtype.numpy), updates.reads_squares
         with limited(self.engine.devices.account, "the optimizer's step"):
             self._making.optimizer(hyper, 1.0, frozenset(), 0.0 if squares else None)
 
@@ -315,14 +317,15 @@ class Programs(GatedSteps):
         """The program of the optimizer, and its arguments.
 
         Raises:
-            InputError: gradients whose norm is to be clipped have none in float32.
+            InputError: gradients whose norm is to be clipped have none in the updates' ``dtype``.
         """
         self._begin()
         updates, squares = self._making.updates, None
         if updates.clips:
             squares = self.squares()
-            if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked
-                raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
+            if squares > updates.most:  # only assigned ones: others are checked
+                dtype = updates.dtype.name
+                raise InputError(f"update: the norm of the gradients exceeds {dtype}, so they can't be clipped by it")
         return self._making.optimizer(hyper, weight, frozen, squares if updates.reads_squares else None)
 
     def _run(self, program: Ready, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:

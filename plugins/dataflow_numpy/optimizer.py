@@ -40,7 +40,8 @@ def _adamw(
 def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -> Array:
     with np.errstate(over="ignore"):  # an infinite sum is an answer
         total = np.square(upcast(x)).sum(dtype=np.float64) + (0.0 if before is None else upcast(before))
-        return np.asarray(total, np.float32)
+        exact = np.float64 in (x.dtype, None if before is None else before.dtype)
+        return np.asarray(total, np.float64 if exact else np.float32)
 
 
 def _square_sums(attributes: Attributes, *xs: Array) -> Array:

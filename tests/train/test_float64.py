@@ -98,3 +98,62 @@ def test_a_line_search_sees_more_than_float32_does() -> None:
 def test_a_loss_beyond_float32_is_finite() -> None:
     with df.Trainer(model(), "mae", "sgd:lr=0,momentum=0", devices=["cpu"]) as trainer:
         assert trainer.step({"x": X * 1e20 / X, "labels": NUMBERS * 0 + 1e39}) == pytest.approx(1e39, rel=1e-12)
+
+
+def sgd(w: np.ndarray, gradient: np.ndarray, state: dict[str, Any]) -> np.ndarray:
+    """torch.optim.SGD(lr=0.013, momentum=0.9, weight_decay=0.017)."""
+    state["v"] = 0.9 * state.get("v", 0.0) + gradient + 0.017 * w
+    return np.asarray(w - 0.013 * state["v"])
+
+
+def adamw(w: np.ndarray, gradient: np.ndarray, state: dict[str, Any]) -> np.ndarray:
+    """torch.optim.AdamW(lr=0.013, weight_decay=0.017)."""
+    state["t"] = state.get("t", 0) + 1
+    state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * gradient
+    state["v"] = 0.999 * state.get("v", 0.0) + 0.001 * gradient**2
+    m, v = state["m"] / (1 - 0.9 ** state["t"]), state["v"] / (1 - 0.999 ** state["t"])
+    return np.asarray(w * (1 - 0.013 * 0.017) - 0.013 * m / (np.sqrt(v) + 1e-8))
+
+
+@pytest.mark.parametrize("clip", [None, 0.31])
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("rule", [sgd, adamw])
+def test_steps(rule: Any, grouped: bool, clip: float | None) -> None:
+    """Rates, decays, factors of clipping and weights of batches are of float64 too: they were rounded to float32."""
+    groups = [df.optim.Group("w", lr=0.013)] if grouped else ()
+    settings: dict[str, Any] = {"lr": 0.013, "weight_decay": 0.017, "no_decay": (), "groups": groups}
+    optimizer = df.optim.SGD(momentum=0.9, **settings) if rule is sgd else df.optim.AdamW(**settings)
+    w, state, made = W.copy(), dict[str, Any](), model()
+    with df.Trainer(made, "mse", optimizer, clip_norm=clip, metrics=[], devices=["cpu"]) as trainer:
+        for step in range(20):
+            rows = np.arange(step % 3, 21, 1 + step % 2)
+            weight = WEIGHT[rows].astype(np.float64)
+            error = X[rows] @ w - NUMBERS[rows]
+            loss = trainer.step({"x": X[rows], "labels": NUMBERS[rows], "sample_weight": WEIGHT[rows]})
+            assert loss == pytest.approx(float((error**2).mean(1) @ weight / weight.sum()), rel=1e-13)
+            gradient = X[rows].T @ (2 / 3 * error * weight[:, None]) / weight.sum()
+            norm = float(np.sqrt((gradient**2).sum()))
+            w = rule(w, gradient * min(1.0, (clip or np.inf) / (norm + 1e-6)), state)
+    np.testing.assert_allclose(made.parameters["w"].array, w, rtol=1e-13)
+
+
+def test_gradients_whose_norm_only_float64_holds_are_clipped() -> None:
+    made = model()
+    with df.Trainer(made, "mae", "sgd:lr=1,momentum=0", clip_norm=1e-3, metrics=[], devices=["cpu"]) as trainer:
+        trainer.step({"x": X * 1e25, "labels": NUMBERS})
+    gradient = (X * 1e25).T @ np.sign(X @ W * 1e25 - NUMBERS) / 63
+    expected = W - gradient * (1e-3 / np.sqrt((gradient**2).sum()))
+    np.testing.assert_allclose(made.parameters["w"].array, expected, rtol=1e-13)
+
+
+def test_a_model_of_both() -> None:
+    """Parameters of float32 beside those of float64 read the hyperparameters in float32."""
+    g = df.GraphBuilder("both")
+    y = ops.cast(g.input("x", df.float64, ("batch", 4)), to=df.float32) @ g.parameter("v", W.astype(np.float32))
+    g.output("y", ops.cast(y, to=df.float64) + g.parameter("b", np.array([0.5, -1.0, 2.0])))
+    made = df.Model(g.build())
+    with df.Trainer(made, "mse", "adamw", clip_norm=1e3, metrics=[], devices=["cpu"]) as trainer:
+        losses_ = [trainer.step({"x": X, "labels": NUMBERS}) for _ in range(3)]
+    assert losses_[-1] < losses_[0]
+    assert made.parameters["v"].array.dtype == np.float32
+    assert made.parameters["b"].array.dtype == np.float64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...ir.graph import Graph, Node
 from ...ir.kernel import Targets
+from ...ir.types import float32
 from ...ir.value import Value
 from ...ops.optimizer import square_sum, square_sums
 from ..grouping import Groups
@@ -44,7 +45,7 @@ class _Search(Groups):
         if len(chain) < 2 or not self.together(chain):
             return
         last, inputs = chain[-1], tuple(node.inputs[0] for node in chain)
-        if any(value not in self.kept for value in inputs):
+        if any(value not in self.kept or value.type.dtype != float32 for value in inputs):
             return
         made = Node(square_sums, last.name, inputs, last.outputs, square_sums.complete({}), (), last.origin)
         if self.targets.taker(made, last) is not None:

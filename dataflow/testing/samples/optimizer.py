@@ -6,7 +6,7 @@ import math
 
 from ... import ops
 from ...ir.types import float32, uint8
-from ..sample import Operand, Sample, x
+from ..sample import Operand, Sample, in_double, x
 
 
 def _steps() -> list[Sample]:
@@ -62,3 +62,4 @@ def _codes() -> list[Sample]:
 
 
 SAMPLES: list[Sample] = _steps() + _held() + _many() + _codes()
+SAMPLES += in_double(SAMPLES, "sgd_step", "adamw_step", "square_sum")

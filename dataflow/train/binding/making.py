@@ -27,8 +27,9 @@ from ...passes.random_keys import KEY_INPUT
 from ...planning.offsets import lie_apart
 from ..data_sizes import DataSizes, Decided, decided_again
 from ..graphs import Draws, Graphs, types_of
-from ..joint import ACCUMULATOR, HYPER, SCALE, SQUARES, WEIGHT, reading
+from ..joint import ACCUMULATOR, SCALE, WEIGHT, reading
 from ..objective import Objective
+from ..optimizers.update_graph import update_arguments
 from ..optimizers.updates import Updates
 from ..parallel.gradient_sums import GradientSums
 from ..parallel.shards import Shards
@@ -179,7 +180,7 @@ class Making:
             frozen: the kinds of parameters that stay as they are, see ``Updates``.
             gated: see ``step_graph``; its output GATE is there where that is possible.
         """
-        more = {HYPER: np.zeros(self.updates.hyper_size, np.float32), WEIGHT: np.ones((), np.float32)}
+        more = update_arguments(self.updates, np.zeros(self.updates.hyper_size), 1.0)
         batch, decided = self._in_training({**given, **more, **self._drawn(draw)}, True)
         resolved = self._resolve(given, decided, passing=True) if self.trained.owners is None else None
         possible = self.gates.hold(self.names, frozen)
@@ -200,14 +201,12 @@ class Making:
         """The optimizer's program, and its arguments.
 
         Args:
-            hyper: (K,) float32.
+            hyper: (K,), of the updates' ``dtype``.
             weight: of the logical batch.
             frozen: as for ``step``.
             squares: of the accumulators, where they are read.
         """
-        batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight * self.scale, np.float32)}
-        if squares is not None:
-            batch[SQUARES] = np.asarray(squares, np.float32)
+        batch = update_arguments(self.updates, hyper, weight * self.scale, squares)
         names = self.names if self.shards is None else self.shards.own(self.names)
         kind = "optimizer", *without(frozen), *self._phases.kind
         return self._program(kind, {}, lambda _: self._graphs.update(names, frozen)), batch

@@ -61,7 +61,7 @@ class Adafactor(Grouped):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[relative rate, share of the new gradient, 1 - lr weight_decay]."""
-        return np.array([min(lr, step**-0.5), step**self.beta2_decay, 1.0 - lr * self.weight_decay], np.float32)
+        return np.array([min(lr, step**-0.5), step**self.beta2_decay, 1.0 - lr * self.weight_decay])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

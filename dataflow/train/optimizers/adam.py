@@ -12,7 +12,6 @@ import numpy as np
 from ... import ops
 from ...host import checks
 from ...ir.builder import GraphBuilder
-from ...ir.types import float32
 from ...ir.value import Value
 from .eight_bit import check_moment_bits
 from .groups import DECAYED, Decaying, Grouped
@@ -53,7 +52,7 @@ class AdamW(Grouped):
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, weight_decay, 1 - beta1^step, 1 - beta2^step]."""
         first, second = self.betas
-        return np.array([lr, self.weight_decay, 1.0 - first**step, 1.0 - second**step], np.float32)
+        return np.array([lr, self.weight_decay, 1.0 - first**step, 1.0 - second**step])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -105,7 +104,7 @@ class Adam(Grouped):
         """What ``adamw_step`` reads, without decay; the decay; for AMSGrad the rates of m and of the largest v."""
         first, second = self.betas
         rest_m, rest_v = 1.0 - first**step, 1.0 - second**step
-        return np.array([lr, 0.0, rest_m, rest_v, self.weight_decay, lr / rest_m, rest_v**-0.5], np.float32)
+        return np.array([lr, 0.0, rest_m, rest_v, self.weight_decay, lr / rest_m, rest_v**-0.5])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -116,7 +115,7 @@ class Adam(Grouped):
         gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
         if not self.amsgrad:
             if self.weight_decay:
-                grad, scale = gradient(), g.scalar(1.0, float32)
+                grad, scale = gradient(), g.scalar(1.0, param.type.dtype)
             new: tuple[Value, ...] = ops.adamw_step(
                 param, grad, *slots, span(hyper, 0, 4), scale, beta1=first, beta2=second, epsilon=self.epsilon
             )
@@ -199,7 +198,7 @@ class NAdam(Grouped):
         now, next_ = self._momenta(step), self._momenta(step + 1)
         of_grad, of_mean = (1.0 - now) / (1.0 - product), next_ / (1.0 - product * next_)
         inverse = (1.0 - self.betas[1] ** step) ** -0.5
-        return np.array([of_mean / of_grad, lr * of_grad, inverse, self.weight_decay], np.float32)
+        return np.array([of_mean / of_grad, lr * of_grad, inverse, self.weight_decay])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -246,9 +245,9 @@ class RAdam(Grouped):
         length = most - 2.0 * step * second**step / rest  # of the average that the mean square stands for
         rate = lr / (1.0 - first**step)
         if length <= 5.0:
-            return np.array([rate, 0.0, self.weight_decay], np.float32)
+            return np.array([rate, 0.0, self.weight_decay])
         rectified = ((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) ** 0.5
-        return np.array([0.0, rate * rectified * rest**0.5, self.weight_decay], np.float32)
+        return np.array([0.0, rate * rectified * rest**0.5, self.weight_decay])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -112,7 +112,7 @@ class Averaged(Wrapping):
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """What the optimizer reads, and the shares of the old mean and of the new parameter."""
         share = self.average.share(step)
-        return np.concatenate([self.rule.hyper(step, lr), np.array([1.0 - share, share], np.float32)])
+        return np.concatenate([self.rule.hyper(step, lr), np.array([1.0 - share, share])])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

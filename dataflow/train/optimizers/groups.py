@@ -101,8 +101,8 @@ class Decaying(Grouped):
         return 2
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """[lr, weight_decay]: (2,) float32."""
-        return np.array([lr, self.weight_decay], np.float32)
+        """[lr, weight_decay]: (2,) float64."""
+        return np.array([lr, self.weight_decay])
 
 
 def check_grouped(rule: Any) -> tuple[tuple[Group, ...], tuple[str, ...], float]:

@@ -47,7 +47,7 @@ class LAMB(Grouped):
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, weight_decay, 1 / (1 - beta1^step), 1 / (1 - beta2^step)]."""
         first, second = self.betas
-        return np.array([lr, self.weight_decay, 1.0 / (1.0 - first**step), 1.0 / (1.0 - second**step)], np.float32)
+        return np.array([lr, self.weight_decay, 1.0 / (1.0 - first**step), 1.0 / (1.0 - second**step)])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -73,7 +73,7 @@ class LBFGS:
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """None."""
-        return np.zeros(0, np.float32)
+        return np.zeros(0)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -47,7 +47,7 @@ class Lion(Grouped):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, 1 - lr weight_decay]."""
-        return np.array([lr, 1.0 - lr * self.weight_decay], np.float32)
+        return np.array([lr, 1.0 - lr * self.weight_decay])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

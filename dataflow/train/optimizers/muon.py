@@ -81,7 +81,7 @@ class Muon(Grouped):
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, 1 - lr weight_decay], and what AdamW reads."""
         of_vectors = self.vectors.hyper(step, self.vectors.lr * (lr / self.lr))
-        return np.concatenate([np.array([lr, 1.0 - lr * self.weight_decay], np.float32), of_vectors])
+        return np.concatenate([np.array([lr, 1.0 - lr * self.weight_decay]), of_vectors])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

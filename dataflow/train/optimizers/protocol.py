@@ -70,7 +70,7 @@ class Optimizer(Protocol):
         """Length of what ``hyper`` returns."""
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """What the update reads as a tensor: float32; ``step`` counts from 1."""
+        """What the update reads as a tensor: (K,) float64, or float32; ``step`` counts from 1."""
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -82,8 +82,9 @@ class Optimizer(Protocol):
             param: any shape.
             grad: the sum of gradients over the logical batch, same shape.
             slots: as in ``slots``, without those that this parameter doesn't have.
-            hyper: float32, as ``hyper`` makes it.
-            scale: float32 of rank 0; multiplies the gradient: 1 / weight of the batch, times the clipping factor.
+            hyper: what ``hyper`` makes, in the dtype of ``param``.
+            scale: rank 0, in the dtype of ``param``; multiplies the gradient: 1 / weight of the batch, times the
+                clipping factor.
         """
 
 

@@ -70,7 +70,7 @@ class ScheduleFreeAdamW(Grouped):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, weight_decay, 1 / sqrt(1 - beta2^step)]."""
-        return np.array([lr, self.weight_decay, (1.0 - self.betas[1] ** step) ** -0.5], np.float32)
+        return np.array([lr, self.weight_decay, (1.0 - self.betas[1] ** step) ** -0.5])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

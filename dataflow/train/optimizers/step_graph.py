@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph, Node
-from ...ir.types import TensorType, float32
+from ...ir.types import DType, TensorType
 from ...ir.value import Value
 from ..joint import ACCUMULATOR, FORWARD, GATE, OPTIMIZER, SCALE, SQUARES, WEIGHT
+from .terms import as_dtype
 from .update_graph import add_updates
 from .updates import Updates
 
@@ -47,9 +48,10 @@ def step_graph(
         builder.output(name, new[value])
     known = {value.name: new[value] for value in joint.initializers}
     known |= {state.name: new[state.after] for state in joint.states}
-    known[SQUARES] = new[joint.outputs[SQUARES]]
+    known[SQUARES] = as_dtype(new[joint.outputs[SQUARES]], updates.dtype)
     start = len(builder.nodes())
-    factor = _gated_factor(builder, {name: new[value] for name, value in joint.outputs.items()}) if gated else None
+    terms = {name: new[value] for name, value in joint.outputs.items()}
+    factor = _gated_factor(builder, terms, updates.dtype) if gated else None
     add_updates(builder, known, parameters, updates, frozen, statistics, factor)
     graph = builder.build()
     if as_ready:
@@ -61,13 +63,13 @@ def step_graph(
     return dataclasses.replace(graph, stages=stages)
 
 
-def _gated_factor(builder: GraphBuilder, terms: Mapping[str, Value]) -> Value:
-    """What gradients are multiplied by: not finite where the step must change nothing."""
+def _gated_factor(builder: GraphBuilder, terms: Mapping[str, Value], dtype: DType) -> Value:
+    """What gradients are multiplied by, rank 0 in ``dtype``: not finite where the step must change nothing."""
     scale = next((value for value in builder.inputs() if value.name == SCALE), None)
-    loss, weight = (v if v.type.dtype == float32 else ops.cast(v, to=float32) for v in (terms["loss"], terms["weight"]))
-    weight = weight if scale is None else ops.mul(weight, scale)
+    loss, weight, squares = (as_dtype(terms[name], dtype) for name in ("loss", "weight", SQUARES))
+    weight = weight if scale is None else ops.mul(weight, as_dtype(scale, dtype))
     # A zero, or NaN where a term isn't finite.
-    zero = ops.mul(ops.add(loss, terms[SQUARES]), 0.0)
+    zero = ops.mul(ops.add(loss, squares), 0.0)
     factor: Value = ops.add(ops.reciprocal(weight), zero)
     builder.output(GATE, factor)
     return factor
@@ -81,6 +83,8 @@ def is_gated(update: Graph) -> bool:
     def is_factor(value: Value | None) -> bool:
         """Whether it isn't finite where the average over the weight isn't."""
         node = None if value is None else producers.get(value)
+        if node is not None and node.op is ops.cast:
+            return is_factor(node.inputs[0])
         if node is None or node.op is not ops.mul:
             return node is not None and node.op is ops.reciprocal and node.inputs[0] is weight
         return any(is_factor(factor) for factor in node.inputs)

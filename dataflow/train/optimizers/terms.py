@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from ... import ops
+from ...ir.types import DType
 from ...ir.value import Value
 
 
@@ -25,9 +26,14 @@ def scalars(hyper: Value, like: Value) -> tuple[Value, ...]:
     return tuple(in_dtype(ops.reshape(span(hyper, i, i + 1), shape=()), like) for i in range(count))
 
 
+def as_dtype(value: Value, dtype: DType) -> Value:
+    """The value in this dtype."""
+    return value if value.type.dtype == dtype else ops.cast(value, to=dtype)
+
+
 def in_dtype(value: Value, like: Value) -> Value:
     """The value in the dtype of ``like``."""
-    return value if value.type.dtype == like.type.dtype else ops.cast(value, to=like.type.dtype)
+    return as_dtype(value, like.type.dtype)
 
 
 def scaled(grad: Value, scale: Value) -> Value:

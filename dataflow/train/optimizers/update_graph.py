@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from ... import ops
 from ...errors import PluginError, blamed
 from ...ir.builder import GraphBuilder
 from ...ir.graph import Graph
-from ...ir.types import TensorType, float32
+from ...ir.types import Array, TensorType
 from ...ir.value import Value
 from ..joint import ACCUMULATOR, GATE, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
 from .masters import is_narrow, master_type
-from .terms import scaled, span
+from .terms import as_dtype, in_dtype, scaled, span
 from .updates import Updates
 
 
@@ -26,8 +28,8 @@ def update_graph(
 ) -> Graph:
     """One update of every parameter from its accumulator, and of every statistic from what waits for it.
 
-    Its inputs are HYPER, (K,) float32; WEIGHT, rank 0: by which the accumulated sums are divided; and where
-    ``updates.reads_squares`` SQUARES, rank 0: the sum of the accumulators' squares.
+    Its inputs, of ``updates.dtype``, are HYPER, (K,); WEIGHT, rank 0: by which the accumulated sums are divided; and
+    where ``updates.reads_squares`` SQUARES, rank 0: the sum of the accumulators' squares.
     Its output is ``norm``: of the averaged gradient over all parameters, before clipping.
 
     Args:
@@ -42,6 +44,12 @@ def update_graph(
     builder = GraphBuilder("optimizer")
     add_updates(builder, {}, parameters, updates, frozen, statistics)
     return builder.build({OPTIMIZER: frozenset(builder.outputs())})
+
+
+def update_arguments(updates: Updates, hyper: Array, weight: float, squares: float | None = None) -> dict[str, Array]:
+    """What ``update_graph`` reads beside stored tensors; SQUARES too where they are given."""
+    found = {HYPER: hyper, WEIGHT: weight} if squares is None else {HYPER: hyper, WEIGHT: weight, SQUARES: squares}
+    return {name: np.array(value, updates.dtype.numpy) for name, value in found.items()}
 
 
 def add_updates(
@@ -69,8 +77,8 @@ def add_updates(
         found = known.get(name)
         return stored_zeros(builder, name, type_, role) if found is None else found
 
-    hypers = builder.input(HYPER, float32, (updates.hyper_size,))
-    mean = ops.reciprocal(builder.input(WEIGHT, float32, ())) if factor is None else factor
+    hypers = builder.input(HYPER, updates.dtype, (updates.hyper_size,))
+    mean = ops.reciprocal(builder.input(WEIGHT, updates.dtype, ())) if factor is None else factor
     moving = {name: type_ for name, type_ in parameters.items() if updates.kind_of[name] not in frozen}
     before = {name: stored(name, type_, "parameter") for name, type_ in moving.items()}
     gradients = {name: stored(ACCUMULATOR + name, master_type(type_)) for name, type_ in moving.items()}
@@ -80,13 +88,14 @@ def add_updates(
         gradient, scale = gradients[name], scales[kind.norm]
         if kind.clip_value is not None:
             gradient = ops.maximum(ops.minimum(scaled(gradient, scale), kind.clip_value), -kind.clip_value)
-            scale = builder.scalar(1.0, float32)
+            scale = builder.scalar(1.0, gradient.type.dtype)
         held = [stored(slot, tensor.type) for slot, tensor in updates.slots[name].items()]
         hyper = hypers if len(updates.kinds) == 1 else span(hypers, kind.start, kind.stop)
         narrow = is_narrow(before[name].type)
         changed, own = (held[-1], held[:-1]) if narrow else (before[name], held)
         with blamed(f"optimizer {type(kind.rule).__name__}: build() for {name!r}"):
-            results = kind.rule.build(builder, changed, gradient, tuple(own), hyper, scale)
+            given = (in_dtype(hyper, changed), in_dtype(scale, changed))
+            results = kind.rule.build(builder, changed, gradient, tuple(own), *given)
         if not isinstance(results, (tuple, list)) or len(results) != 1 + len(own):
             gave = f"{len(results)} values" if isinstance(results, (tuple, list)) else repr(results)
             raise PluginError(
@@ -118,12 +127,13 @@ def _scales(
             builder.output("scale", mean)
         return [mean]
     if updates.reads_squares:
-        squares: list[Value | None] = [builder.input(SQUARES, float32, ()) if square_sum is None else square_sum]
+        squares: list[Value | None] = [builder.input(SQUARES, updates.dtype, ()) if square_sum is None else square_sum]
     else:
         squares = [None for _ in updates.norms]
         for name, gradient in gradients.items():
             number = updates.kinds[updates.kind_of[name]].norm
             squares[number] = ops.square_sum(gradient, squares[number])
+        squares = [None if square is None else as_dtype(square, updates.dtype) for square in squares]
     scales, total = [], None
     for limit, square in zip(updates.norms, squares, strict=True):
         if square is None:  # all of the set are frozen
@@ -135,7 +145,7 @@ def _scales(
             continue
         # As torch.nn.utils.clip_grad_norm_: the factor is limit / (norm + 1e-6), at most 1.
         norm = ops.mul(ops.sqrt(square), mean)
-        factor = ops.minimum(ops.div(builder.scalar(limit, float32), ops.add(norm, 1e-6)), 1.0)
+        factor = ops.minimum(ops.div(builder.scalar(limit, updates.dtype), ops.add(norm, 1e-6)), 1.0)
         scales.append(ops.mul(mean, factor))
     assert total is not None
     builder.output("norm", ops.mul(ops.sqrt(total), mean))

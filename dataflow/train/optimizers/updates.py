@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, PluginError, blamed
-from ...ir.types import TensorType
+from ...ir.types import DType, TensorType, float32, float64
 from ...model import Model
 from ..parameters import is_deferred, matching, nearest, positioned
 from ..tied_weights import Tie
@@ -50,9 +50,9 @@ class Kind:
         return self.start + self.rule.hyper_size
 
     def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
-        """Its hyperparameters at this step, counted from 1; ``factor`` is the schedule's."""
+        """Its hyperparameters at this step, counted from 1: (K,) float64; ``factor`` is the schedule's."""
         with blamed(f"optimizer {type(self.rule).__name__}: hyper()"):
-            found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float32)
+            found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float64)
         if found.shape != (self.rule.hyper_size,):  # the step would read beside it
             raise PluginError(
                 f"optimizer {type(self.rule).__name__}: hyper() gave {list(found.shape)} numbers; expected "
@@ -71,6 +71,7 @@ class Updates:
         kind_of: the index of what is done to a parameter, by name.
         norms: the largest norm of the averaged gradient for each set of parameters, or None.
         slots: the tensors that are kept, in groups by parameter: ``optimizer/<slot>/<parameter>`` of each.
+        dtype: of hyperparameters, weights of batches and sums of squares: float64 where a parameter is, else float32.
     """
 
     rule: Optimizer
@@ -78,6 +79,7 @@ class Updates:
     kind_of: Mapping[str, int]
     norms: tuple[float | None, ...]
     slots: Mapping[str, Mapping[str, SlotTensor]]
+    dtype: DType = float32
 
     @property
     def described(self) -> str:
@@ -87,15 +89,18 @@ class Updates:
         return f"{name} with {type(averages[0]).__name__}" if averages else name
 
     @property
+    def most(self) -> float:
+        """The largest sum of squares that ``dtype`` holds."""
+        return float(np.finfo(self.dtype.numpy).max)
+
+    @property
     def hyper_size(self) -> int:
         """Length of all hyperparameters."""
         return self.kinds[-1].stop
 
     def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
-        """The hyperparameters of all kinds at this step, counted from 1; ``factor`` is the schedule's."""
-        if len(self.kinds) == 1:
-            return self.kinds[0].hyper(step, factor)
-        return np.concatenate([kind.hyper(step, factor) for kind in self.kinds])
+        """The hyperparameters of all kinds at this step, counted from 1, in ``dtype``; ``factor`` is the schedule's."""
+        return np.concatenate([kind.hyper(step, factor) for kind in self.kinds]).astype(self.dtype.numpy)
 
     def frozen(self, step: int) -> frozenset[int]:
         """Indices of the kinds whose parameters don't change at this step, counted from 1."""
@@ -190,7 +195,8 @@ def resolve(
     kind_of = {name: numbers[key] for name, key in keys.items()}
     parameters = model.parameters  # made at each look
     slots = {name: _slots(kinds[key].rule, name, parameters[name].type) for name, key in keys.items()}
-    return Updates(rule, tuple(kinds.values()), kind_of, tuple(norms.values()), slots)
+    dtype = float64 if any(parameters[name].type.dtype == float64 for name in keys) else float32
+    return Updates(rule, tuple(kinds.values()), kind_of, tuple(norms.values()), slots, dtype)
 
 
 def _alone(rule: Optimizer, group: Group) -> Optimizer:

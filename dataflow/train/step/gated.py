@@ -130,7 +130,7 @@ class GatedSteps(StepTensors):
         None where it changed nothing: the loss or a gradient isn't finite, or no sample counted.
 
         Args:
-            hyper: (K,) float32.
+            hyper: (K,), of the updates' ``dtype``.
         """
         step, self._prepared = self._prepared, None
         assert step is not None

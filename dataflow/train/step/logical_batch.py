@@ -303,12 +303,12 @@ class LogicalBatch(Evaluator):
 
     def _overflowed(self, squares: float) -> str | None:
         """What of the gradients isn't finite, given the sum of their squares; None: nothing."""
-        if squares <= float(np.finfo(np.float32).max):
+        if squares <= self.updates.most:
             return None
         gradients = self.programs.gradients()
         bad = next((repr(name) for name, array in gradients.items() if not np.isfinite(array).all()), None)
         if bad is None and (self.updates.clips or self.programs.shards is not None):
-            return "all parameters together, whose norm exceeds float32,"
+            return f"all parameters together, whose norm exceeds {self.updates.dtype.name},"
         return bad
 
     def _check_updated(self, squares: float, loss: float) -> None:

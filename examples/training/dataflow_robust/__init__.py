@@ -76,7 +76,7 @@ class Signum:
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """What may differ from step to step: [lr, lr * weight_decay]."""
-        return np.array([lr, lr * self.weight_decay], np.float32)
+        return np.array([lr, lr * self.weight_decay])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
