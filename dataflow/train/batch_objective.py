@@ -16,7 +16,7 @@ from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from .data.batch import SAMPLE_WEIGHT
 from .losses.loss import Loss, Target, compared
-from .losses.terms import as_dtype, ones, per_sample, summed, upcast, weighed
+from .losses.terms import as_dtype, ones, per_sample, reads, summed, upcast, weighed
 from .metrics import Gathered, Metric
 from .metrics.metric import values_of
 from .metrics.sample_moments import EACH, EACH_WEIGHT
@@ -101,11 +101,13 @@ class _Mean:
         sum: float32 or wider, as what it is of.
         weight: likewise.
         elements: the elements times their weights, and these.
+        share: of right answers.
     """
 
     sum: Value
     weight: Value
     elements: tuple[Value, Value] | None = None
+    share: bool = False
 
 
 def _mean_of(elements: Value, weight: Value, sample_weight: Value | None) -> _Mean:
@@ -155,12 +157,16 @@ class BatchObjective:
     def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
         """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric.
 
+        And of shares of right answers where a sample has several the sums (B,) of each sample, ``name:each`` and
+        ``name:each_weight``.
+
         Args:
             g: gets their nodes.
             outputs: the model's, by name.
             batch: the entries, by the names of a program's inputs.
         """
-        return _terms(self._means(g, outputs, self._by_key(batch)))
+        means = self._means(g, outputs, self._by_key(batch))
+        return _terms(means) | _of_samples({name: mean for name, mean in means.items() if mean.share}, self.size)
 
     def _by_key(self, batch: Mapping[str, Value]) -> dict[str, Value]:
         keys = {self.arguments.get(key, key): key for key in self.types}
@@ -198,13 +204,7 @@ class BatchObjective:
         """
         batch = self._by_key(batch)
         means = self._means(g, outputs, batch)
-        terms = _terms(means)
-        shares = {name for name, metric, _ in self.metrics if metric.fraction}
-        for name, mean in means.items():
-            if name in shares and mean.elements is not None and all(n == 1 for n in mean.elements[0].type.shape[1:]):
-                continue
-            if mean.elements is not None and all(value.type.shape[:1] == (self.size,) for value in mean.elements):
-                terms[name + EACH], terms[name + EACH_WEIGHT] = map(per_sample, mean.elements)
+        terms = _terms(means) | _of_samples(means, self.size)
         for name, metric, index in self.gathered:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
@@ -243,7 +243,7 @@ class BatchObjective:
             )
         if value.type.rank:
             return _mean_of(upcast(value), ones(value), sample_weight)
-        if sample_weight is not None and not _reads(g, value, sample_weight):
+        if sample_weight is not None and not reads(g, value, sample_weight):
             raise InputError(
                 "the loss function gives the mean of the batch, which 'sample_weight' can't weigh; return the loss of "
                 "each sample or element, read batch['sample_weight'], or leave it out: "
@@ -263,15 +263,15 @@ def _terms(means: Mapping[str, _Mean]) -> dict[str, Value]:
     return terms
 
 
-def _reads(g: GraphBuilder, value: Value, given: Value) -> bool:
-    """Whether a value is computed from another."""
-    seen, waiting = {value}, [value]
-    while waiting:
-        node = g.producer(waiting.pop())
-        new = set() if node is None else {read for read in node.inputs if read is not None} - seen
-        seen |= new
-        waiting += new
-    return given in seen
+def _of_samples(means: Mapping[str, _Mean], size: int) -> dict[str, Value]:
+    """The sums of each sample where elements are known, but not of shares where a sample has one answer."""
+    terms: dict[str, Value] = {}
+    for name, mean in means.items():
+        elements = mean.elements or ()
+        several = not mean.share or any(n != 1 for value in elements for n in value.type.shape[1:])
+        if elements and several and all(value.type.shape[:1] == (size,) for value in elements):
+            terms[name + EACH], terms[name + EACH_WEIGHT] = map(per_sample, elements)
+    return terms
 
 
 def _called(what: str, function: Callable[..., _Given], *arguments: Any) -> _Given:
@@ -321,7 +321,7 @@ def _of_metric(name: str, metric: Metric, target: Target, output: Value, labels:
     if callable(elements) and _depth(metric, "elements") <= _depth(metric, "sums"):
         what = f"elements() of the metric {name!r}"
         each, weight = _pair(what, _called(what, elements, target, output, labels))
-        return _Mean(summed(each), summed(weight), (each, weight))
+        return _Mean(summed(each), summed(weight), (each, weight), metric.fraction)
     found: Any = _called(f"sums() of the metric {name!r}", metric.sums, target, output, labels)
     given = found if isinstance(found, (tuple, list)) else ()
     if len(given) == 2 and all(isinstance(value, Value) and not value.type.rank for value in given):

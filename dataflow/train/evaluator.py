@@ -26,7 +26,7 @@ from .graphs import Draws
 from .interrupts import InterruptsHeld
 from .losses.loss import LABELS
 from .metrics import Gathered, RunningMean, figures
-from .metrics.sample_moments import SampleMoments, to_moments
+from .metrics.sample_moments import SampleMoments, moments_of, with_moments
 from .objective import Objective
 from .optimizers.updates import Updates
 from .parameters import left_out
@@ -119,13 +119,12 @@ class Evaluator:
         """
         return self._evaluated(data, batch_size, self._terms)
 
-    def _terms(self, batch: Batch) -> dict[str, Array]:
+    def _terms(self, batch: Batch) -> Mapping[str, Array]:
         """The terms of a batch in inference mode; of what it gives of each sample the moments."""
         arguments = self._arguments(batch)
         with self.objective.naming_samples(batch):
             terms = self.programs.evaluate(arguments)
-        to_moments(terms, self.objective.factors)
-        return terms
+        return with_moments(terms, self.objective.factors)
 
     def _evaluated(
         self, data: Any, batch_size: int, terms_of: Callable[[Batch], Mapping[str, Array]]
@@ -315,8 +314,12 @@ class Evaluator:
 
 
 def count(means: Mapping[str, RunningMean], terms: Mapping[str, Array]) -> None:
-    """Adds the figures of a batch to their running means."""
+    """Adds the figures of a batch, whose terms are ``with_moments``, to their running means."""
     for name, mean in means.items():
+        moments = moments_of(terms, name)
+        if moments is not None:
+            mean.add_samples(*moments)
+            continue
         keys = ("loss", "weight") if name == "loss" else (f"{name}:sum", f"{name}:weight")
         mean.add(float(terms[keys[0]]), float(terms[keys[1]]))
 

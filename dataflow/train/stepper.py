@@ -154,7 +154,7 @@ class Stepper(LogicalBatch):
         both = terms.keys() & values.keys()
         if both:
             raise InputError(f"forward: {sorted(both)} are names of terms, which are returned in any case")
-        return {**terms, **values}
+        return {**{name: term for name, term in terms.items() if not term.ndim}, **values}
 
     def backward(self, cotangent: float = 1.0) -> None:
         """Runs the backward program of the last ``forward``: its gradients are added to those that wait for ``update``.
@@ -260,7 +260,7 @@ class Stepper(LogicalBatch):
                 self._last_weight, self.steps = weight, step
                 if self.scaling is not None:
                     self.scaling.succeeded()
-                count(prepared.means, results)
+                count(prepared.means, self._joined(results))
         if results is None:
             self.micro_batch(prepared.batch, prepared.means, may_wait=False)
             return self.update()

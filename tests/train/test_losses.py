@@ -13,6 +13,7 @@ from dataflow import ops
 from dataflow.ir.types import dtype
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.passes.bind_shapes import bind
+from dataflow.train.metrics.sample_moments import EACH, EACH_WEIGHT
 from dataflow.train.objective import Objective
 from dataflow_numpy.evaluate import evaluate
 
@@ -48,10 +49,14 @@ def terms(objective: Objective, outputs: Mapping[str, np.ndarray], **batch: np.n
     for name, type_ in bound.entries(types).items():
         given[name] = g.input(name, type_.dtype, type_.shape)
     for name, value in bound.build(g, values, given).items():
-        assert value.type == df.TensorType(df.float32, ())
+        each = name.endswith((EACH, EACH_WEIGHT))
+        assert value.type == df.TensorType(df.float32, (sizes["batch"],) if each else ())
         g.output(name, value)
     found = evaluate(bind(g.build(), sizes), arrays)
-    return {name: float(array) for name, array in found.items()}
+    for name, array in found.items():
+        if name.endswith(EACH):
+            assert array.sum() == pytest.approx(float(found[name.removesuffix(EACH) + ":sum"]))
+    return {name: float(array) for name, array in found.items() if not array.ndim}
 
 
 def mean(found: Mapping[str, float], name: str = "") -> float:

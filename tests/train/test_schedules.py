@@ -136,7 +136,7 @@ def test_an_end_that_comes_with_the_run() -> None:
 def test_hyper_tensors() -> None:
     adam = df.optim.AdamW(lr=0.1, weight_decay=0.02, betas=(0.9, 0.99))
     np.testing.assert_allclose(adam.hyper(2, 0.05), [0.05, 0.02, 1 - 0.81, 1 - 0.9801], rtol=1e-6)
-    assert adam.hyper(1, 0.1).dtype == np.float32
+    assert adam.hyper(1, 0.1).dtype == np.float64
     assert adam.hyper(1, 0.1).shape == (adam.hyper_size,)
     sgd = df.optim.SGD(lr=0.1, momentum=0.5, weight_decay=0.3)
     np.testing.assert_allclose(sgd.hyper(7, 0.05), [0.05, 0.3], rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import dataflow as df
 from dataflow import losses, ops
-from dataflow.train.metrics.sample_moments import SampleMoments, to_moments
+from dataflow.train.metrics.sample_moments import SampleMoments, with_moments
 
 DEVICES = ["numpy", "cpu"]
 SAMPLES, CLASSES = 60, 3
@@ -176,6 +177,56 @@ def test_shares_of_several_answers_count_samples(metric: str) -> None:
     assert expected > 2 * np.sqrt(share * (1 - share) / there.sum())  # as if each pixel was for itself
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("metric", ["accuracy", "top2"])
+def test_shares_of_several_answers_count_samples_in_training(metric: str, accumulate: int) -> None:
+    """As in evaluation: their error was that of pixels, each taken for itself; also where a run goes on."""
+    random = np.random.default_rng(8)
+    labels = random.integers(0, CLASSES, (SAMPLES, 40))
+    x = random.normal(size=(SAMPLES, 40, CLASSES)) / 4
+    x += np.eye(CLASSES)[labels] * random.normal(size=(SAMPLES, 1, 1))
+    there = np.arange(40) < random.integers(1, 41, SAMPLES)[:, None]
+    data = {"x": x.astype(np.float32), "labels": np.where(there, labels, -100)}
+    made, options = model((40, CLASSES)), {"output": "z", "devices": ["cpu"], "accumulate": accumulate}
+    with df.Trainer(made, "cross_entropy", "sgd:lr=0,momentum=0", metrics=[metric], **options) as trainer:
+        history = trainer.fit(data, epochs=1, batch_size=8, progress=False)
+        expected = trainer.evaluate(data)
+        terms = trainer.forward({name: array[:8] for name, array in data.items()})
+    assert all(np.ndim(term) == 0 for term in terms.values())
+    assert history[metric][-1] == pytest.approx(expected[metric], rel=1e-6)
+    assert history[f"{metric}_error"][-1] == pytest.approx(expected[f"{metric}_error"], rel=1e-5)
+
+
+def test_shares_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    """The figures of an epoch that is interrupted and of one that isn't are the same bits."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(SAMPLES, 4, CLASSES)).astype(np.float32)
+    data = {"x": x, "labels": random.integers(0, CLASSES, (SAMPLES, 4))}
+    rows = []
+    for stops in (False, True):
+        with df.Trainer(model((4, CLASSES)), output="z", devices=["cpu"], seed=1) as trainer:
+            calls = [lambda event: event.stop()] if stops else []
+            folder = tmp_path if stops else None
+            history = trainer.fit(data, batch_size=8, progress=False, callbacks=calls, checkpoint=folder, every=1)
+        if stops:
+            with df.Trainer(model((4, CLASSES)), output="z", devices=["cpu"], seed=1) as trainer:
+                history = trainer.fit(data, batch_size=8, progress=False, checkpoint=tmp_path, resume="auto")
+        rows.append([history[name][-1] for name in ("accuracy", "accuracy_error")])
+    assert rows[0] == rows[1]
+
+
+def test_means_that_float32_can_only_hold_by_sample_do_not_depend_on_the_batch_size() -> None:
+    """The sum over a batch was infinite, and beside an infinite loss stood the error of a finite one."""
+    values = np.where(np.arange(SAMPLES) % 2, 0.9e38, 0.4e38).astype(np.float32)[:, None]
+    data = {"x": np.zeros((SAMPLES, CLASSES), np.float32), "labels": values}
+    each = values.astype(np.float64)[:, 0]
+    for batch_size in (1, 20, 60):
+        figures = df.evaluate(model(), data, "mae", output="v", devices="cpu", batch_size=batch_size)
+        for name in ("loss", "mae"):
+            assert figures[name] == pytest.approx(each.mean(), rel=1e-6)
+            assert figures[f"{name}_error"] == pytest.approx(each.std(ddof=1) / np.sqrt(SAMPLES), rel=1e-6)
+
+
 def test_shares_of_several_yes_and_no_count_samples_and_of_one_answers() -> None:
     random = np.random.default_rng(9)
     x = (random.normal(size=(SAMPLES, 1)) + random.normal(size=(SAMPLES, CLASSES)) / 4).astype(np.float32)
@@ -222,10 +273,9 @@ def test_errors_of_shares_add_up() -> None:
     terms: dict[str, Any] = {"loss:each": s, "loss:each_weight": w}
     shares: list[dict[str, Any]] = [{name: t[i : i + 5] for name, t in terms.items()} for i in range(0, 20, 5)]
     shares.append({name: np.zeros(1) for name in terms})
-    for term in (terms, *shares):
-        to_moments(term)
-    together.add(terms)
-    joined.add({name: np.sum([term[name] for term in shares], axis=0) for name in terms})
+    moments = [with_moments(share) for share in shares]
+    together.add(with_moments(terms))
+    joined.add({name: np.sum([term[name] for term in moments], axis=0) for name in moments[0]})
     expected = ratio_error(s, w)
     assert together.errors({})["loss"] == pytest.approx(expected)
     assert joined.errors({})["loss"] == pytest.approx(expected)

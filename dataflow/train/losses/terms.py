@@ -10,6 +10,7 @@ import numpy as np
 from ... import ops
 from ...errors import InputError
 from ...host import checks
+from ...ir.builder import GraphBuilder
 from ...ir.dims import Dim
 from ...ir.types import DType, TensorType, float32, int64
 from ...ir.value import Value
@@ -33,6 +34,17 @@ def weighed(elements: Value, weight: Value, sample_weight: Value | None) -> tupl
             factor = ops.reshape(factor, shape=(factor.type.shape[0], *[1] * (rank - 1)))
         elements, weight = ops.mul(elements, factor), ops.mul(weight, factor)
     return elements, weight
+
+
+def reads(g: GraphBuilder, value: Value, given: Value) -> bool:
+    """Whether a value is computed from another."""
+    seen, waiting = {value}, [value]
+    while waiting:
+        node = g.producer(waiting.pop())
+        new = set() if node is None else {read for read in node.inputs if read is not None} - seen
+        seen |= new
+        waiting += new
+    return given in seen
 
 
 def per_sample(elements: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,10 +13,10 @@ class RunningMean:
     """A weighted mean over batches, with its standard error.
 
     Attributes:
-        fraction: of a share p of n answers the error is sqrt(p (1 - p) / n); of other figures it comes from how much
-            the batches differ, and is unknown (nan) before the second.
-        batches: how many were added.
-        sums: of s, w, s^2, s w and w^2, for a sum s and a weight w per batch.
+        fraction: of a share p of n answers, one of each sample, the error is sqrt(p (1 - p) / n); of other figures it
+            comes from how much samples or batches differ, and is unknown (nan) before the second.
+        batches: how many were added; samples, where they are known, and the answers of a share.
+        sums: of s, w, s^2, s w and w^2, for a sum s and a weight w of each.
     """
 
     fraction: bool = False
@@ -25,13 +25,25 @@ class RunningMean:
 
     def add(self, total: float, weight: float) -> None:
         """Counts a batch in."""
-        self.batches += 1
-        sums = self.sums  # five lines, since it is done in each step
+        sums = self.sums  # by line, since it is done in each step
         sums[0] += total
         sums[1] += weight
+        if self.fraction:  # answers that are 0 or 1
+            self.batches += round(weight)
+            sums[2] += total
+            sums[3] += total
+            sums[4] += weight
+            return
+        self.batches += 1
         sums[2] += total * total
         sums[3] += total * weight
         sums[4] += weight * weight
+
+    def add_samples(self, count: int, moments: Sequence[float]) -> None:
+        """Counts samples in, of which a share may have several answers; moments: what ``sums`` are, of these."""
+        self.fraction = False
+        self.batches += count
+        self.sums = [known + new for known, new in zip(self.sums, moments, strict=True)]
 
     @property
     def mean(self) -> float:

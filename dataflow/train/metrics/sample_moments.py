@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,38 @@ _EACH_COUNT = ":each_count"
 _COUNT = "samples:each"
 
 
-def to_moments(terms: MutableMapping[str, Array], losses: Collection[str] = ()) -> None:
-    """Replaces what a batch gives of each sample by moments, which add up over batches and processes.
+def with_moments(terms: Mapping[str, Array], losses: Collection[str] = ()) -> Mapping[str, Array]:
+    """The terms of a batch with moments in place of what it gives of each sample; they add up over batches, processes.
 
     These are the rows of the matrix of sums over samples of the products of c, s, w, 1, s, w, 1, ..., the sum s and the
     weight w of each figure, in float64; 1 is 0 of a sample that counts nothing there, c of one that does so in all
     of the figures ``losses``.
     """
     names = _figures(terms)
-    if names:
+    if names and _COUNT not in terms:
         rows = [np.asarray(terms[name + key], np.float64) for name in names for key in (EACH, EACH_WEIGHT)]
         pairs = np.stack(rows).reshape(len(names), 2, -1)
         counts = (pairs != 0.0).any(1, keepdims=True)
         joint = counts[[name in losses for name in names]].any(0)
         table = np.concatenate([joint, np.concatenate([pairs, counts], 1).reshape(3 * len(names), -1)])
         with np.errstate(all="ignore"):  # a loss may be infinite
-            terms.update(zip(_keys(names), table @ table.T, strict=True))
+            return {**terms, **dict(zip(_keys(names), table @ table.T, strict=True))}
+    return terms
+
+
+def moments_of(terms: Mapping[str, Array], name: str) -> tuple[int, list[float]] | None:
+    """How many samples count in a figure, and the sums of s, w, s^2, s w and w^2 over them; None: they aren't known.
+
+    Args:
+        terms: as they are ``with_moments``.
+        name: of the figure.
+    """
+    if name + EACH not in terms:
+        return None
+    s = 3 * _figures(terms).index(name) + 1
+    of_s, of_w, of_one = (terms[name + key] for key in (EACH, EACH_WEIGHT, _EACH_COUNT))
+    total, weight, count = of_one[s : s + 3].tolist()
+    return round(count), [total, weight, float(of_s[s]), float(of_s[s + 1]), float(of_w[s + 1])]
 
 
 class SampleMoments:
@@ -41,7 +57,7 @@ class SampleMoments:
         self._sums: dict[str, tuple[int, Array]] = {}  # and of how many batches
 
     def add(self, terms: Mapping[str, Array]) -> None:
-        """Counts a batch in, whose terms have been through ``to_moments``."""
+        """Counts a batch in, whose terms are ``with_moments``."""
         self._batches += 1
         for key in _keys(_figures(terms)):
             count, known = self._sums.get(key, (0, 0.0))
@@ -86,6 +102,6 @@ def _figures(terms: Mapping[str, Any]) -> list[str]:
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-    """The terms that ``to_moments`` gives."""
+    """The terms that ``with_moments`` gives."""
     found = [name + key for name in names for key in (EACH, EACH_WEIGHT, _EACH_COUNT)]
     return [_COUNT, *found] if found else []

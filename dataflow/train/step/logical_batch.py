@@ -23,6 +23,7 @@ from ..graphs import Draws
 from ..joint import SQUARES
 from ..loss_scale import LossScale, Scaling
 from ..metrics import RunningMean
+from ..metrics.sample_moments import with_moments
 from ..names import Names
 from ..nonfinite import NonFiniteLoss, first_bad
 from ..objective import Objective
@@ -264,7 +265,8 @@ class LogicalBatch(Evaluator):
         return {name: np.zeros_like(term) for name, term in (terms | self.programs.backward(0.0)).items()}
 
     def _joined(self, terms: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The terms of the micro-batch of all processes."""
+        """The terms of the micro-batch of all processes; of what it gives of each sample the moments."""
+        terms = with_moments(terms)
         return terms if self.processes is None else self.processes.joined(terms, (SQUARES,))
 
     def _shared_terms(self, batch: Batch) -> Mapping[str, Array]:
