@@ -13,6 +13,7 @@ from .errors import InputError, ModelError
 from .host import checks
 from .host.class_names import class_names
 from .host.fork import renew_in_child
+from .host.keywords import answering
 from .host.named import Named
 from .ir.builder import built
 from .ir.edits import Edit, dropped, edited
@@ -79,6 +80,7 @@ class Parameter:
         return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
 
 
+@answering
 class Model(Editable):
     """A graph with parameters that can change.
 

@@ -18,6 +18,7 @@ from .execute.weighted import Weighted, weighted
 from .graph_runs import NoPlan
 from .host import checks
 from .host.fork import renew_in_child
+from .host.keywords import answering
 from .host.limits import Limits, limited
 from .host.numbers import integer
 from .ir.graph import Graph
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .execute.profile import Profile
 
 
+@answering
 class Session:
     """Runs a model; safe to use from several threads.
 

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 from ..errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 _ALIKE = (
     ("axis", "axes", "dim", "dims"),
@@ -68,7 +69,7 @@ def answered(function: F) -> F:
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from within
-            unknown = _unknown(function, given)
+            unknown = _unknown(function, args, given)
             if unknown is None:
                 raise
             raise unknown from None
@@ -76,7 +77,17 @@ def answered(function: F) -> F:
     return cast(F, call)
 
 
-def _unknown(function: Callable[..., Any], given: Iterable[str]) -> UnknownKeyword | None:
+def answering(cls: C) -> C:
+    """The class, whose construction and public methods, its bases' too, are ``answered``."""
+    for base in cls.__mro__:
+        for name, found in list(vars(base).items()):
+            public = name == "__init__" or not name.startswith("_")
+            if public and _is_ours(found) and found.__code__.co_argcount + found.__code__.co_kwonlyargcount > 1:
+                setattr(base, name, answered(found))
+    return cls
+
+
+def _unknown(function: Callable[..., Any], args: tuple[Any, ...], given: Iterable[str]) -> UnknownKeyword | None:
     kinds = inspect.signature(function).parameters.values()
     if any(one.kind is one.VAR_KEYWORD for one in kinds):
         return None
@@ -85,7 +96,10 @@ def _unknown(function: Callable[..., Any], given: Iterable[str]) -> UnknownKeywo
     wrong = next((name for name in given if name not in known), None)
     if wrong is None:
         return None
-    name = function.__qualname__.removesuffix(".__init__")
+    owner, _, name = function.__qualname__.rpartition(".")
+    if args and any(base.__qualname__ == owner for base in type(args[0]).__mro__):
+        owner = type(args[0]).__name__  # users know no base of it
+    name = f"{owner}.{name}".removeprefix(".").removesuffix(".__init__")
     return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import DataflowError, InputError, ModelError, calls_itself, failure
 from ..host import checks
+from ..host.keywords import answering
 from ..host.limits import poll
 from ..host.numbers import integer
 from ..host.source_lines import is_own, position
@@ -26,6 +27,7 @@ from .types import dtype as as_dtype
 from .value import Value, refuse_bool
 
 
+@answering
 class GraphBuilder:
     """Collects values and nodes; ``build`` freezes them.
 

@@ -20,6 +20,7 @@ from .checkpoint import Checkpoint
 from .freezing import Freezing, check_some_left, counting, named
 from .history import History
 from .interrupts import InterruptsHeld
+from .parallel.collectives import check_alike
 from .record import BEST, Record, slot_names
 from .stepper import Stepper
 
@@ -128,13 +129,14 @@ class Changing(Stepper):
         """
         self._check_between("resume")
         path = Path(checks.path("resume: path", path))
-        found = None if path.is_file() else files.newest(path, Record.of)
-        if found is None and not path.is_file():
-            if path.suffix == ".safetensors":
-                raise InputError(f"resume: there is no file {path}")
+        folder = None if path.is_file() else path.resolve()
+        if folder is not None and path.suffix == ".safetensors" and not path.is_dir():
+            raise InputError(f"resume: there is no file {path}")
+        found = (path, files.load(path)) if folder is None else files.newest(path, Record.of)
+        check_same(self, found)
+        if found is None:
             return 0
-        folder = None if found is None else path.resolve()
-        path, state = (path, files.load(path)) if found is None else found
+        path, state = found
         record = Record.of(state, path)
         check(self, path, state, record)
         with self.model.lock:
@@ -204,6 +206,13 @@ def written(
     return files.save(folder, trainer.steps, checkpoint, keep)
 
 
+def check_same(trainer: Changing, found: tuple[Path, Checkpoint] | None) -> None:
+    """Raises InputError where processes of a job would go on from different checkpoints, or some from none."""
+    if trainer.collectives is not None:
+        text = "none" if found is None else f"{found[0].name} with digest {found[1].digest()[:12]}"
+        check_alike(trainer.collectives, {"checkpoint to go on from; give all of them one folder": text})
+
+
 def check(trainer: Changing, path: Path, state: Checkpoint, record: Record) -> None:
     """Raises InputError where a checkpoint is of another model, optimizer or choice of what is trained."""
     slots = trainer.updates.all_slots()
@@ -232,9 +241,12 @@ def origin_of(trainer: Changing) -> dict[str, Any]:
         "machine": platform.machine(),
         "devices": str(trainer.execution.devices),
         "threads": trainer.execution.threads,
+        "processes": 1 if trainer.collectives is None else trainer.collectives.size,
+        **({} if trainer.drawn_by is None else {"seed": trainer.drawn_by}),
     }
 
 
 def changed_origin(trainer: Changing, record: Record) -> list[str]:
     """What of it is something else where a checkpoint is from."""
-    return [key for key, value in origin_of(trainer).items() if value != record.origin.get(key)]
+    origin = origin_of(trainer)
+    return [key for key in origin if key in record.origin and origin[key] != record.origin[key]]

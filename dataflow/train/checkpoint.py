@@ -65,6 +65,10 @@ class Checkpoint:
     counters: Mapping[str, Any]
     fingerprint: str
 
+    def digest(self) -> str:
+        """A hash of all of it."""
+        return _digest(self.tensors, {"counters": json.dumps(self.counters), "fingerprint": self.fingerprint})
+
 
 def fingerprint(graph: Graph) -> str:
     """A hash of the structure of a graph: nodes, attributes, names and types, not the data."""

@@ -17,7 +17,7 @@ from ..host.numbers import integer
 from ..ir.types import Array
 from . import checkpoint as files
 from .callbacks import Callback, EarlyStop, Event, directed
-from .changing import Changing, changed_origin, check, go_on, written
+from .changing import Changing, changed_origin, check, check_same, go_on, written
 from .data.dataset import Dataset
 from .history import History
 from .interrupts import InterruptsHeld
@@ -337,12 +337,12 @@ class Fit:
         if resume == "auto":
             assert self.saving is not None
             found = files.newest(self.saving.folder, Record.of)
-            if found is None:
-                return
-            path, state = found
         else:
-            path, state = Path(resume), files.load(resume)
-        trainer = self.trainer
+            found = Path(resume), files.load(resume)
+        check_same(self.trainer, found)
+        if found is None:
+            return
+        trainer, (path, state) = self.trainer, found
         record = Record.of(state, path)
         check(trainer, path, state, record)
         if record.batch_sizes.get("given") == self.given_batch_size:
@@ -385,7 +385,9 @@ class Fit:
         if order and record.position:
             _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
         if origin or order:
-            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join([*origin, *order]))
+            _log.warning(
+                "%s: not bit for bit, since these changed: %s", path, ", ".join(dict.fromkeys([*origin, *order]))
+            )
         batches = self.data.count(self.batch_size, training=True)
         if not order and batches is not None and record.position > batches:
             raise InputError(f"{path}: damaged: it is at batch {record.position} of an epoch of {batches}")

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
 from ..host.class_names import with_class_names
-from ..host.keywords import answered
+from ..host.keywords import answering
 from ..host.limits import Limits
 from ..host.numbers import integer
 from ..ir.types import float16
@@ -53,6 +53,7 @@ from .watch.tensors import tensor_statistics
 _log = logging.getLogger("dataflow")
 
 
+@answering
 class Trainer(Changing):
     """Trains parameters of a model; owns its weights until closed.
 
@@ -265,7 +266,6 @@ class Trainer(Changing):
             "trainer.model, or go on from a checkpoint with fit(resume=) or resume()"
         )
 
-    @answered
     def fit(
         self,
         data: Any,

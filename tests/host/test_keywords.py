@@ -114,3 +114,27 @@ def test_all_names_are_those_that_users_read():
     taken: dict[str, object] = {}
     exec("from dataflow import *", taken)
     assert not {"answer", "install_operators", "install_ops"} & taken.keys()
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "meant"),
+    [
+        ("trainer.checkpoint('x', kep=1)", "Trainer.checkpoint", "keep"),
+        ("trainer.evaluate({}, batch=3)", "Trainer.evaluate", "batch_size"),
+        ("trainer.freeze(pattern='x')", "Trainer.freeze", "patterns"),
+        ("trainer.step(btch={})", "Trainer.step", "batch"),
+        ("session.run({}, output=1)", "Session.run", "outputs"),
+        ("session.profile(round=1)", "Session.profile", "rounds"),
+        ("model.with_outputs(output='y')", "Model.with_outputs", "outputs"),
+        ("g.parameter('w', 1, trainble=1)", "GraphBuilder.parameter", "trainable"),
+        ("g.input('a', dtype=df.float32, size=())", "GraphBuilder.input", "shape"),
+        ("df.GraphBuilder(nam='a')", "GraphBuilder", "name"),
+    ],
+)
+def test_methods_answer(call, name, meant):
+    made = model()
+    given = {"df": df, "model": made, "g": df.GraphBuilder(), "session": df.Session(made)}
+    given["trainer"] = df.Trainer(made, "mse")
+    with pytest.raises(df.InputError, match=rf"^{name} has no argument .*; use {meant}= for "):
+        eval(call, given)
+    given["trainer"].close()

@@ -40,11 +40,15 @@ def main() -> None:
     if fault == "caught":
         go_on(trainer, rank)
         return
+    if fault in ("apart", "by hand"):
+        folder = f"{folder}/{rank}"
+    if fault == "by hand":
+        trainer.resume(folder)
     finish, begun = gradient_sums.GradientSums.finish, []
     gradient_sums.GradientSums.finish = lambda sums: (begun.append(len(sums._begun)), finish(sums))[1]
 
     def fail(event):
-        if fault != "-" and rank == 1 and event.step == 3:
+        if fault in ("error", "kill", "interrupt") and rank == 1 and event.step == 3:
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "interrupt":

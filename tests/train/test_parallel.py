@@ -87,6 +87,16 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         assert found["loaded"] == 0  # no copy of the checkpoint stays
 
 
+@pytest.mark.parametrize("fault", ["apart", "by hand"])
+def test_processes_that_find_other_checkpoints_are_refused(fault, tmp_path):
+    """Each in a folder of its own, as on machines that share none: the second one began anew, in silence."""
+    assert run(1, tmp_path / "once", epochs=1, folder=tmp_path / "kept" / "0").returncode == 0
+    done = run(2, tmp_path / "then", folder=tmp_path / "kept", resume="auto", fault=fault)
+    assert done.returncode != 0
+    assert "the processes differ in their checkpoint to go on from; give all of them one folder" in done.stderr
+    assert "none in rank 1" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("fault", "text"), [("error", "rank 1 of 2 failed: ValueError: a callback's fault"), ("kill", "")]
 )

@@ -180,3 +180,21 @@ def test_what_changes_bits_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
             trainer.checkpoint(tmp_path)
         found = [record.getMessage() for record in caplog.records]
         assert [one.split("not bit for bit, since these changed: ")[1] for one in found] == expected
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_another_seed_is_said_where_numbers_are_drawn(draws: bool, tmp_path: Path, caplog: Any) -> None:
+    """Dropout or noise is other then, in loops by hand too; without any a seed is the order of the data alone."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 2))
+    noise = df.nn.normal(g, x.shape) if draws else x
+    g.output("y", (x + noise) @ g.parameter("w", np.ones((2, 1), np.float32)))
+    data = {"x": np.ones((4, 2), np.float32), "labels": np.zeros((4, 1), np.float32)}
+    for seed, expected in ((1, []), (1, []), (2, ["seed"] if draws else [])):
+        caplog.clear()
+        with df.Trainer(df.Model(g.build()), "mse", "sgd:lr=0.001", devices=["cpu"], seed=seed) as trainer:
+            trainer.resume(tmp_path)
+            trainer.step(data)
+            trainer.checkpoint(tmp_path)
+        found = [record.getMessage() for record in caplog.records if "bit for bit" in record.getMessage()]
+        assert [one.split("not bit for bit, since these changed: ")[1] for one in found] == expected

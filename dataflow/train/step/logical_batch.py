@@ -220,6 +220,11 @@ class LogicalBatch(Evaluator):
                 "micro-batches since the last optimizer step"
             )
 
+    @property
+    def drawn_by(self) -> int | None:
+        """The seed of the random numbers of steps, where there are some."""
+        return None if self._draws is None else self.seed
+
     def _draw(self) -> dict[str, int]:
         """The number of the micro-batch, where random numbers depend on it."""
         if self._draws is None:
