@@ -147,8 +147,10 @@ def grad(
             more = "" if named is None else f"; along {named} it has 1, or that size, as an input of that shape has"
             raise InputError(f"grad: the cotangent makes {seed.type} of {of.name!r}, which is {of.type}{more}")
     origin = builder.origin
-    gradients = add_gradients(builder, {of: seed}, values)
-    builder.origin = origin
+    try:
+        gradients = add_gradients(builder, {of: seed}, values)
+    finally:
+        builder.origin = origin
     found = [(value, gradients[value]) for value in values]
     results = tuple([filled(builder, value) if gradient is None else gradient for value, gradient in found])
     return results[0] if single else results

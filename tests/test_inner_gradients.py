@@ -242,3 +242,14 @@ def test_gradients_within_a_graph_refuse_what_does_not_fit() -> None:
     finished = df.Value("z", y.type)
     with pytest.raises(df.ModelError, match=r"'z' belongs to a finished graph; df\.value_and_grad differentiates such"):
         df.grad(finished, finished)
+
+
+def test_a_gradient_that_is_refused_leaves_the_origin_of_nodes() -> None:
+    """What an importer or a caller set stays, so that messages of later nodes don't speak of that gradient."""
+    g = df.GraphBuilder()
+    g.origin = "mine"
+    x = g.input("x", df.float32, (3,))
+    y = ops.encode_blocks(ops.exp(x), g.constant(np.linspace(-1, 1, 256, dtype=np.float32)), block=4)[1]
+    with pytest.raises(df.GradientError, match="encode_blocks"):
+        df.grad(y, x)
+    assert g.origin == "mine"

@@ -9,15 +9,15 @@ train. Floats that nodes of ``Constant`` hold in a body are stored tensors of it
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from .noted import has_floats
+from .noted import are_floats, has_floats
 from .records import Array, GraphRecord, ModelRecord, NodeRecord, plain_domain, stored_by
 from .value_types import DTYPE_OF
+
+_Body = tuple[Any, Iterable[str], Iterable[tuple[str, list[str], Iterable[str]]]]
+# a body of a node; its inputs; of its nodes each op with the names of attributes and outputs
 
 
 class Names:
@@ -53,7 +53,7 @@ def distinct(record: ModelRecord) -> ModelRecord:
     graph, noted = record.graph, record.noted
     if not any(node.bodies for node in graph.nodes):
         return record
-    names = Names(_own(graph) | _computed(graph), _everywhere(graph))
+    names = Names(_own(graph) | _computed(graph, _bodies_of_record), _everywhere(graph))
     nodes = tuple([_with_bodies(_renamed(node, {}, names), _raised) for node in graph.nodes])
     if names.held and has_floats(graph):
         noted = dataclasses.replace(noted, buffers=noted.buffers | names.held)
@@ -63,7 +63,7 @@ def distinct(record: ModelRecord) -> ModelRecord:
 def stored_in_bodies(graph: Any) -> Iterator[tuple[Any, str]]:
     """Each stored tensor of bodies in a GraphProto, with the name that ``distinct`` gives it."""
     outside = {value.name for value in (*graph.input, *graph.initializer)}
-    outside |= {name for node in graph.node for name in node.output} | _computed_in(graph)
+    outside |= {name for node in graph.node for name in node.output} | _computed(graph, _bodies_of_proto)
     yield from _stored(graph, Names(outside, _names_in(graph)))
 
 
@@ -86,7 +86,7 @@ def _held(node: Any) -> Any:
         return None
     attribute = node.attribute[0]
     tensor = attribute.t if attribute.name == "value" and attribute.HasField("t") else None
-    return tensor if tensor is not None and _are_floats(DTYPE_OF[tensor.data_type].numpy, tensor.dims) else None
+    return tensor if tensor is not None and are_floats(DTYPE_OF[tensor.data_type].numpy, tensor.dims) else None
 
 
 def _names_in(graph: Any) -> set[str]:
@@ -99,15 +99,15 @@ def _names_in(graph: Any) -> set[str]:
     return found
 
 
-def _computed_in(graph: Any) -> set[str]:
-    """Names of inputs of bodies in a GraphProto, and of what nodes compute there; see ``_computed``."""
-    found: set[str] = set()
+def _bodies_of_proto(graph: Any) -> Iterator[_Body]:
     for body in [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]:
-        found |= {value.name for value in body.input} | _computed_in(body)
-        for node in body.node:
-            holds = node.op_type == "Constant" and [attribute.name for attribute in node.attribute] == ["value"]
-            found |= set() if holds else {*node.output}
-    return found
+        nodes = [(node.op_type, [attribute.name for attribute in node.attribute], node.output) for node in body.node]
+        yield body, [value.name for value in body.input], nodes
+
+
+def _bodies_of_record(graph: GraphRecord) -> Iterator[_Body]:
+    for body in (body for node in graph.nodes for body in node.bodies):
+        yield body, body.inputs, [(node.op, [*node.attributes], node.outputs) for node in body.nodes]
 
 
 def _first_branch(body: tuple[str, Any]) -> bool:
@@ -126,14 +126,12 @@ def _everywhere(graph: GraphRecord) -> set[str]:
     return found
 
 
-def _computed(graph: GraphRecord) -> set[str]:
+def _computed(graph: Any, bodies: Callable[[Any], Iterator[_Body]]) -> set[str]:
     """Names of inputs of bodies, and of what nodes compute there, but not of what nodes of ``Constant`` hold."""
     found: set[str] = set()
-    for body in (body for node in graph.nodes for body in node.bodies):
-        found |= {*body.inputs} | _computed(body)
-        for node in body.nodes:
-            holds = node.op == "Constant" and [*node.attributes] == ["value"]
-            found |= set() if holds else {*node.outputs}
+    for body, inputs, nodes in bodies(graph):
+        found |= {*inputs} | _computed(body, bodies)
+        found.update(*(outputs for op, names, outputs in nodes if op != "Constant" or names != ["value"]))
     return found
 
 
@@ -151,7 +149,7 @@ def _raised(body: GraphRecord) -> GraphRecord:
 
     def without(inner: GraphRecord) -> GraphRecord:
         inner = _raised(inner)
-        kept = {name: a for name, a in inner.initializers.items() if not _may_train(a) or name in own}
+        kept = {name: a for name, a in inner.initializers.items() if not are_floats(a.dtype, a.shape) or name in own}
         stored.update((name, array) for name, array in inner.initializers.items() if name not in kept)
         return dataclasses.replace(inner, initializers=kept)
 
@@ -159,19 +157,10 @@ def _raised(body: GraphRecord) -> GraphRecord:
     return dataclasses.replace(body, nodes=nodes, initializers=stored)
 
 
-def _may_train(array: Array) -> bool:
-    return _are_floats(array.dtype, array.shape)
-
-
-def _are_floats(dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
-    """Whether a tensor is of floats, and no literal of one element."""
-    return dtype.kind in "fV" and math.prod(shape) > 1
-
-
 def _with_constants(body: GraphRecord) -> GraphRecord:
     """The body, in which floats that nodes of ``Constant`` hold are initializers."""
     held = {node.outputs[0]: array for node in body.nodes if (array := stored_by(node)) is not None}
-    floats = {name: array for name, array in held.items() if _may_train(array)}
+    floats = {name: array for name, array in held.items() if are_floats(array.dtype, array.shape)}
     if not floats:
         return body
     nodes = tuple([node for node in body.nodes if node.op != "Constant" or node.outputs[0] not in floats])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .records import Array, GraphRecord, Noted
+import numpy as np
+
+from .records import GraphRecord, Noted
 
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -59,7 +62,7 @@ def noted(graph: GraphRecord, proto: Any, producer: str) -> Noted:
             origins[name] = next(iter(of))
     if learned:
         buffers |= folded.keys() - computed
-    if any(map(_is_of_floats, graph.initializers.values())):
+    if any(are_floats(array.dtype, array.shape) for array in graph.initializers.values()):
         buffers.update(_constants(graph))
     named = () if learned or producer != "pytorch" else _named(graph)
     stored = {*graph.initializers, *(origins[name] for name in computed & origins.keys())}
@@ -96,12 +99,13 @@ def _named(graph: GraphRecord) -> Iterator[str]:
 
 def has_floats(graph: GraphRecord) -> bool:
     """Whether initializers of a graph, or of bodies in it, are floats."""
-    own = any(map(_is_of_floats, graph.initializers.values()))
+    own = any(are_floats(array.dtype, array.shape) for array in graph.initializers.values())
     return own or any(has_floats(body) for node in graph.nodes for body in node.bodies)
 
 
-def _is_of_floats(array: Array) -> bool:
-    return array.dtype.kind in "fV" and array.size > 1
+def are_floats(dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
+    """Whether a tensor is of floats, and no literal of one element."""
+    return dtype.kind in "fV" and math.prod(shape) > 1
 
 
 def _constants(graph: GraphRecord) -> Iterator[str]:
