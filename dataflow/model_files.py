@@ -82,7 +82,7 @@ def save(model: Model, path: str, *, overwrite: bool = False, registry: Registry
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
-    with _named("save", path, form, options), new_file(target, target.suffix) as unfinished:
+    with _named("save", path, form, options), new_file(target, target.suffix, synced=True) as unfinished:
         write(model, str(unfinished), **options)
         if target.parent.is_dir() and not os.path.lexists(unfinished):
             expected = f"expected one at the path that it is given, {unfinished.name}"

@@ -74,7 +74,7 @@ def save_adapters(model: Model, folder: str | Path, *, overwrite: bool = False) 
     }  # fmt: skip
     target.mkdir(parents=True, exist_ok=True)
     stored = {name: np.require(array, requirements="C") for name, array in tensors.items()}
-    with new_file(target / TENSORS) as unfinished:
+    with new_file(target / TENSORS, synced=True) as unfinished:
         write_tensors(unfinished, stored, {"format": "pt"})
     (target / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 

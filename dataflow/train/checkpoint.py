@@ -11,9 +11,7 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ import xxhash
 
 from ..errors import InputError
 from ..host import checks
-from ..host.new_file import new_file, reach_disk
+from ..host.new_file import new_file
 from ..ir.graph import Graph
 from ..ir.types import Array, dtype
 from .interrupts import InterruptsHeld
@@ -32,9 +30,6 @@ from .interrupts import InterruptsHeld
 VERSION = 2  # 1 had no digest
 _FORM = re.compile(r"dataflow checkpoint (\d{1,9})")
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
-_HOST = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())
-_LEFTOVER = re.compile(r"\.step-\d{9,}\.safetensors\.(?:(?P<host>[A-Za-z0-9_-]*)\.)?(?P<pid>\d+)\.part")
-_ABANDONED = 86400.0  # seconds after which what another machine left half-written counts as left for good
 _BLOCK = 1 << 24  # bytes that are written at a time: a signal is answered between them
 _TAGS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
@@ -147,9 +142,8 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     metadata["digest"] = _digest(tensors, metadata)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with new_file(path, name=f".{path.name}.{_HOST}.{os.getpid()}.part", synced=True) as unfinished:
+        with new_file(path, synced=True) as unfinished:
             write_tensors(unfinished, tensors, metadata)
-        reach_disk(folder)
     except OSError as error:
         why = f"this checkpoint was not saved, earlier ones stay: {error.strerror or error}"
         raise OSError(error.errno, why, str(path)) from error
@@ -188,35 +182,14 @@ def _bytes(array: Array) -> memoryview:
 
 
 def _clean(folder: Path, saved: Path, keep: int) -> None:
-    """Removes all but the newest files up to ``saved``, and what killed processes left half-written."""
+    """Removes all but the newest files up to ``saved``."""
     try:
         known = files(folder)
         unwanted = known[: known.index(saved) + 1][:-keep]
-        unwanted += [path for path in folder.iterdir() if _abandoned(path)]
         for path in unwanted:
             path.unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # the checkpoint is saved; ValueError: somebody removed it
         _log.warning("%s: old checkpoints could not be removed: %s", folder, error)
-
-
-def _abandoned(path: Path) -> bool:
-    """Whether the process that was writing this file is gone; of another machine only its age tells."""
-    match = _LEFTOVER.fullmatch(path.name)
-    if match is None:
-        return False
-    if match["host"] in (None, _HOST):
-        return not _alive(int(match["pid"]))
-    return time.time() - path.stat().st_mtime > _ABANDONED
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 # ---- reading ------------------------------------------------------------------------------------------

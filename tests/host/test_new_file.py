@@ -3,6 +3,8 @@
 import errno
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ def test_what_is_synced_is_so_before_it_has_its_name(synced, tmp_path, monkeypat
     monkeypatch.setattr(Path, "replace", lambda path, other: (calls.append("replace"), replace(path, other)))
     with new_file(tmp_path / "x", synced=synced) as unfinished:
         unfinished.write_text("text")
-    assert calls == ["fsync", "replace"] if synced else ["replace"]
+    assert calls == (["fsync", "replace", "fsync"] if synced else ["replace"])  # the last one of its folder
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -61,3 +63,27 @@ def test_processes_of_one_number_keep_apart(tmp_path, monkeypatch):
         one.write_text("mine")
         other.write_text("theirs")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine": "mine", "theirs": "theirs"}
+
+
+def test_what_killed_writers_left_goes_with_the_next_file(tmp_path):
+    """But not what another process, or one of another machine, is writing, nor files of others."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from dataflow.plugin import new_file\n"
+        "with new_file(Path(sys.argv[1]), '.onnx') as one: one.write_text('x'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "model.onnx")], check=False, timeout=60)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".dataflow.elsewhere.1.0123456789abcdef.part").write_text("x")
+    (tmp_path / ".mine.part").write_text("x")
+    with new_file(tmp_path / "a", ".onnx") as unfinished:
+        unfinished.write_text("a")
+        assert unfinished.name.endswith(".part.onnx")
+        with new_file(tmp_path / "b") as other:
+            other.write_text("b")
+    assert not left.exists()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"a", "b", ".dataflow.elsewhere.1.0123456789abcdef.part", ".mine.part"}
+    os.utime(tmp_path / ".dataflow.elsewhere.1.0123456789abcdef.part", (0, 0))
+    with new_file(tmp_path / "a") as unfinished:
+        unfinished.write_text("c")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", ".mine.part"}

@@ -58,7 +58,9 @@ def test_a_full_disk_leaves_what_was_there(path, tmp_path, monkeypatch):
         df.save(loaded, str(tmp_path / "no" / "folder.onnx"))
 
 
-def test_a_disk_that_fills_between_data_and_model_leaves_neither(tmp_path, monkeypatch):
+@pytest.mark.parametrize("failing", [2, 3, 4])
+def test_a_disk_that_fills_between_data_and_model_leaves_neither(failing, tmp_path, monkeypatch):
+    """The second call is of the folder of the data, the third one of the model, the fourth one of its folder."""
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "data.bin").write_bytes(np.ones(12, np.float32).tobytes())
@@ -66,12 +68,12 @@ def test_a_disk_that_fills_between_data_and_model_leaves_neither(tmp_path, monke
     loaded = df.load(str(inside / "model.onnx"))
     calls = []
 
-    def second(handle):
+    def some(handle):
         calls.append(handle)
-        if len(calls) == 2:
+        if len(calls) == failing:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", second)
+    monkeypatch.setattr(os, "fsync", some)
     with pytest.raises(df.InputError, match="No space left on device"):
         df.save(loaded, str(tmp_path / "copy.onnx"))
     assert [p.name for p in tmp_path.iterdir()] == ["inside"]
