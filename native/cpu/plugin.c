@@ -46,6 +46,7 @@ enum { ALIGNMENT = 64 };
   X(det)                                                                                           \
   X(detection_nms)                                                                                 \
   X(detection_roi)                                                                                 \
+  X(detection_roi_float64)                                                                         \
   X(dft)                                                                                           \
   X(dynamic_shape)                                                                                 \
   X(dynamic_shape_unique)                                                                          \
@@ -55,6 +56,7 @@ enum { ALIGNMENT = 64 };
   X(gather)                                                                                        \
   X(gather_find)                                                                                   \
   X(grid_sample)                                                                                   \
+  X(grid_sample_float64)                                                                           \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
   X(linear_attention)                                                                              \
@@ -64,7 +66,9 @@ enum { ALIGNMENT = 64 };
   X(loss_ctc)                                                                                      \
   X(loss_float64)                                                                                  \
   X(lrn)                                                                                           \
+  X(lrn_float64)                                                                                   \
   X(matmul_float64)                                                                                \
+  X(matmul_of_integers)                                                                            \
   X(optimizer)                                                                                     \
   X(optimizer_blocks)                                                                              \
   X(pool)                                                                                          \

@@ -15,12 +15,12 @@
   X(maximum, DF_MAXIMUM(a, b))                                                                     \
   X(minimum, DF_MINIMUM(a, b))
 
-/* Wraps around through U, the type without sign. */
+/* Wraps around through U, the type without sign; DIVIDE is one of the quotients below. */
 #define DF_BINARY_INT(X)                                                                           \
   X(add, (U)a + (U)b)                                                                              \
   X(sub, (U)a - (U)b)                                                                              \
   X(mul, (U)a *(U)b)                                                                               \
-  X(div, df_divide_int(a, b))                                                                      \
+  X(div, DIVIDE(a, b))                                                                             \
   X(maximum, a > b ? a : b)                                                                        \
   X(minimum, a < b ? a : b)
 
@@ -42,6 +42,21 @@ DF_FN int64_t df_divide_int(int64_t a, int64_t b) {
   if (b == 0)
     return 0;
   return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+
+/* Likewise by a division of floats, which vectors have: a quotient that isn't whole is further from
+ * the next whole number than it is rounded by. Of at most 16 bits: */
+DF_FN int32_t df_divide_16(int32_t a, int32_t b) {
+  return (int32_t)(b == 0 ? 0.0f : (float)a / (float)b);
+}
+
+DF_FN int32_t df_divide_i32(int32_t a, int32_t b) {
+  const double quotient = b == 0 ? 0.0 : (double)a / (double)b;
+  return (int32_t)(quotient > INT32_MAX ? INT32_MIN : quotient);
+}
+
+DF_FN uint32_t df_divide_u32(uint32_t a, uint32_t b) {
+  return (uint32_t)(b == 0 ? 0.0 : (double)a / (double)b);
 }
 
 /* The remainder with the sign of the divisor (Python) or of the dividend (C). */

@@ -53,10 +53,10 @@ typedef struct col2im {
         real *restrict to = y + (slice * w->in[1] + row) * w->in[2] + first[2] + begin[2] * step;  \
         if (step == 1)                                                                             \
           for (int64_t i = 0; i < count; i++)                                                      \
-            to[i] += from[i];                                                                      \
+            to[i] = (real)(to[i] + from[i]);                                                       \
         else                                                                                       \
           for (int64_t i = 0; i < count; i++)                                                      \
-            to[i * step] += from[i];                                                               \
+            to[i * step] = (real)(to[i * step] + from[i]);                                         \
       }                                                                                            \
   }                                                                                                \
   static void type##_task(void *context, int64_t index, int64_t count, int32_t worker) {           \
@@ -90,6 +90,11 @@ static df_status run(const df_call *call, df_task task) {
 
 DEFINE_COL2IM(f32, float)
 DEFINE_COL2IM(f64, double)
+/* Of integers with a sign, too: their sums wrap around. */
+DEFINE_COL2IM(u8, uint8_t)
+DEFINE_COL2IM(u16, uint16_t)
+DEFINE_COL2IM(u32, uint32_t)
+DEFINE_COL2IM(u64, uint64_t)
 
 static const char *accepts(const df_node *node) {
   const df_operand *y = node->outputs[0];
@@ -99,11 +104,21 @@ static const char *accepts(const df_node *node) {
   return df_window_accepts(&w);
 }
 
-#define RECORD(type)                                                                               \
+#define RECORD(type, loops)                                                                        \
   &(const df_kernel){.struct_size = sizeof(df_kernel),                                             \
                      .op = "col2im",                                                               \
                      .name = "col2im " #type " " DF_TEXT(DF_ISA),                                  \
                      .operands = #type "->" #type,                                                 \
                      .accepts = accepts,                                                           \
-                     .run = type##_run}
-DF_KERNELS(col2im) = {RECORD(f32), RECORD(f64), NULL};
+                     .run = loops##_run}
+DF_KERNELS(col2im) = {RECORD(f32, f32),
+                      RECORD(f64, f64),
+                      RECORD(i8, u8),
+                      RECORD(u8, u8),
+                      RECORD(i16, u16),
+                      RECORD(u16, u16),
+                      RECORD(i32, u32),
+                      RECORD(u32, u32),
+                      RECORD(i64, u64),
+                      RECORD(u64, u64),
+                      NULL};

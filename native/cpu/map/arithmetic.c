@@ -35,12 +35,16 @@ DF_LIBRARY_F64(UNARY_F64)
 DF_BINARY_FLOAT(BINARY_F32)
 DF_BINARY_FLOAT(BINARY_F64)
 #define U uint32_t
+#define DIVIDE df_divide_i32
 DF_UNARY_INT(UNARY_I32)
 DF_BINARY_INT(BINARY_I32)
+#undef DIVIDE
 #undef U
 #define U uint64_t
+#define DIVIDE df_divide_int
 DF_UNARY_INT(UNARY_I64)
 DF_BINARY_INT(BINARY_I64)
+#undef DIVIDE
 #undef U
 
 #define DEFINE_MOD(type, T, function)                                                              \

@@ -14,14 +14,27 @@
 #define BINARY_U16(name, expression) DF_DEFINE_BINARY(name##_u16, uint16_t, uint16_t, expression)
 #define BINARY_U32(name, expression) DF_DEFINE_BINARY(name##_u32, uint32_t, uint32_t, expression)
 #define U uint32_t
+#define DIVIDE df_divide_16
 DF_UNARY_INT(UNARY_I8)
 DF_UNARY_INT(UNARY_I16)
 DF_BINARY_INT(BINARY_I8)
 DF_BINARY_INT(BINARY_I16)
 DF_BINARY_INT(BINARY_U8)
 DF_BINARY_INT(BINARY_U16)
+#undef DIVIDE
+#define DIVIDE df_divide_u32
 DF_BINARY_INT(BINARY_U32)
+#undef DIVIDE
 #undef U
+
+/* Of numbers without sign. */
+#define UNSIGNED(type, T)                                                                          \
+  DF_DEFINE_UNARY(abs_##type, T, T, x)                                                             \
+  DF_DEFINE_UNARY(sign_##type, T, T, x != 0)
+UNSIGNED(u8, uint8_t)
+UNSIGNED(u16, uint16_t)
+UNSIGNED(u32, uint32_t)
+UNSIGNED(u64, uint64_t)
 
 /* int64 doesn't hold quotients and rests of uint64. */
 #define DF_BINARY_U64(X)                                                                           \
@@ -109,6 +122,8 @@ DEFINE_CLIP(u64, uint64_t, 0, UINT64_MAX)
 /* clang-format off */
 DF_KERNELS(arithmetic_integer) = {
     DF_UNARY_INT(RECORD_1_I8) DF_UNARY_INT(RECORD_1_I16)
+    DF_SAME_1(abs, u8) DF_SAME_1(abs, u16) DF_SAME_1(abs, u32) DF_SAME_1(abs, u64)
+    DF_SAME_1(sign, u8) DF_SAME_1(sign, u16) DF_SAME_1(sign, u32) DF_SAME_1(sign, u64)
     DF_BINARY_INT(RECORD_2_I8) DF_BINARY_INT(RECORD_2_I16)
     DF_BINARY_INT(RECORD_2_U8) DF_BINARY_INT(RECORD_2_U16) DF_BINARY_INT(RECORD_2_U32)
     DF_BINARY_U64(RECORD_2_U64)

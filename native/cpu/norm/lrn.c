@@ -7,50 +7,47 @@
  *
  * A task is a strip of positions, all channels: its window stays in the first cache. 2 to 3 reads
  * or writes per element; scale^-beta is square roots for the beta that models have, else powf. */
-#include "cpu.h"
-#include "simd/vector.h"
-
-#include <math.h>
+#include "real.h"
 
 enum { STRIP = 256 };
 
 typedef struct normalization {
-  float *y, *scale; /* forward; scale may be null */
-  float *dx;        /* backward */
-  const float *dy, *x, *old_y, *old_scale;
+  df_real *y, *scale; /* forward; scale may be null */
+  df_real *dx;        /* backward */
+  const df_real *dy, *x, *old_y, *old_scale;
   int64_t batch, channels, inner, size;
-  float factor, beta, bias; /* factor: alpha / size */
+  df_real factor, beta, bias; /* factor: alpha / size */
 } normalization;
 
 /* out = scale^-beta. */
-static void inverse_power(float *out, const float *scale, float beta, int64_t count) {
+static void inverse_power(df_real *out, const df_real *scale, df_real beta, int64_t count) {
   if (beta == 0.75f) {
     for (int64_t i = 0; i < count; i++) {
-      float rooted = sqrtf(scale[i]);
-      out[i] = 1.0f / (rooted * sqrtf(rooted));
+      df_real rooted = sqrt(scale[i]);
+      out[i] = 1.0f / (rooted * sqrt(rooted));
     }
   } else if (beta == 0.5f) {
     for (int64_t i = 0; i < count; i++)
-      out[i] = 1.0f / sqrtf(scale[i]);
+      out[i] = 1.0f / sqrt(scale[i]);
   } else if (beta == 1.0f) {
     for (int64_t i = 0; i < count; i++)
       out[i] = 1.0f / scale[i];
   } else {
     for (int64_t i = 0; i < count; i++)
-      out[i] = powf(scale[i], -beta);
+      out[i] = pow(scale[i], -beta);
   }
 }
 
 /* sum = bias + factor * sum of squares over the window of channel |c|; x: channel 0 of the strip.
  */
-static void window_scale(float *sum, const normalization *j, const float *x, int64_t c,
+static void window_scale(df_real *sum, const normalization *j, const df_real *x, int64_t c,
                          int64_t count) {
   int64_t first = df_max(0, c - (j->size - 1) / 2);
   int64_t last = df_min(j->channels - 1, c + j->size / 2);
   for (int64_t i = 0; i < count; i++)
     sum[i] = 0.0f;
   for (int64_t other = first; other <= last; other++) {
-    const float *from = x + other * j->inner;
+    const df_real *from = x + other * j->inner;
     for (int64_t i = 0; i < count; i++)
       sum[i] += from[i] * from[i];
   }
@@ -59,7 +56,7 @@ static void window_scale(float *sum, const normalization *j, const float *x, int
 }
 
 static void forward_strip(const normalization *j, int64_t at, int64_t count) {
-  float sum[STRIP], power[STRIP];
+  df_real sum[STRIP], power[STRIP];
   for (int64_t c = 0; c < j->channels; c++) {
     int64_t here = at + c * j->inner;
     window_scale(sum, j, j->x + at, c, count);
@@ -68,13 +65,13 @@ static void forward_strip(const normalization *j, int64_t at, int64_t count) {
     for (int64_t i = 0; i < count; i++)
       j->y[here + i] = j->x[here + i] * power[i];
     if (j->scale)
-      memcpy(j->scale + here, sum, (size_t)count * sizeof(float));
+      memcpy(j->scale + here, sum, (size_t)count * sizeof(df_real));
   }
 }
 
 static void backward_strip(const normalization *j, int64_t at, int64_t count) {
-  float sum[STRIP], power[STRIP];
-  float factor = 2.0f * j->factor * j->beta;
+  df_real sum[STRIP], power[STRIP];
+  df_real factor = 2.0f * j->factor * j->beta;
   for (int64_t c = 0; c < j->channels; c++) {
     int64_t first = df_max(0, c - j->size / 2);
     int64_t last = df_min(j->channels - 1, c + (j->size - 1) / 2);
@@ -110,9 +107,9 @@ static df_status run(const df_call *call, normalization *j, const df_tensor *x) 
   j->channels = x->shape[1];
   j->inner = df_product(x->shape, 2, x->rank);
   j->size = df_attr_int(call, DF_LRN_SIZE);
-  j->factor = (float)(df_attr_float(call, DF_LRN_ALPHA) / (double)j->size);
-  j->beta = (float)df_attr_float(call, DF_LRN_BETA);
-  j->bias = (float)df_attr_float(call, DF_LRN_BIAS);
+  j->factor = (df_real)(df_attr_float(call, DF_LRN_ALPHA) / (double)j->size);
+  j->beta = (df_real)df_attr_float(call, DF_LRN_BETA);
+  j->bias = (df_real)df_attr_float(call, DF_LRN_BIAS);
   int64_t work = j->batch * j->channels * j->inner * (4 + j->size);
   int64_t strips = j->batch * df_divide_up(j->inner, STRIP);
   df_parallel(call, task, j, df_min(strips, df_task_count(call, work, DF_GRAIN)));
@@ -137,6 +134,8 @@ static const char *accepts(const df_node *node) {
   return node->inputs[0]->rank < 2 ? "x must have a batch and a channel axis" : NULL;
 }
 
-DF_KERNELS(lrn) = {
-    DF_KERNEL_IF("lrn", "f32", "f32->f32,f32?", NULL, accepts, run_forward),
-    DF_KERNEL_IF("lrn_grad", "f32", "f32,f32,f32,f32->f32", NULL, accepts, run_backward), NULL};
+DF_REAL_KERNELS(lrn) = {
+    DF_KERNEL_IF("lrn", DF_REAL, DF_REAL "->" DF_REAL "," DF_REAL "?", NULL, accepts, run_forward),
+    DF_KERNEL_IF("lrn_grad", DF_REAL, DF_REAL "," DF_REAL "," DF_REAL "," DF_REAL "->" DF_REAL,
+                 NULL, accepts, run_backward),
+    NULL};

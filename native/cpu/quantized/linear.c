@@ -44,6 +44,24 @@ typedef struct linear {
       memcpy(&found, &steps, sizeof found);                                                        \
       to[i] = (T)(found - shift);                                                                  \
     }                                                                                              \
+  }                                                                                                \
+  static void quantize_each_##name(T *to, const float *from, const float *scale, const T *zero,    \
+                                   int64_t n) {                                                    \
+    const float rounder = ROUNDER;                                                                 \
+    int32_t bits;                                                                                  \
+    memcpy(&bits, &rounder, sizeof bits);                                                          \
+    DF_IVDEP                                                                                       \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+      const int32_t from_zero = zero[i];                                                           \
+      const float least = (float)((LEAST) - from_zero), most = (float)((MOST) - from_zero);        \
+      float steps = from[i] / scale[i];                                                            \
+      steps = steps > least ? steps : least;                                                       \
+      steps = steps < most ? steps : most;                                                         \
+      steps += ROUNDER;                                                                            \
+      int32_t found;                                                                               \
+      memcpy(&found, &steps, sizeof found);                                                        \
+      to[i] = (T)(found - bits + from_zero);                                                       \
+    }                                                                                              \
   }
 
 /* |W| holds all differences of two integers of type T. */
@@ -52,6 +70,12 @@ typedef struct linear {
     DF_IVDEP                                                                                       \
     for (int64_t i = 0; i < n; i++)                                                                \
       to[i] = (float)((W)from[i] - zero) * scale;                                                  \
+  }                                                                                                \
+  static void dequantize_each_##name(float *to, const T *from, const float *scale, const T *zero,  \
+                                     int64_t n) {                                                  \
+    DF_IVDEP                                                                                       \
+    for (int64_t i = 0; i < n; i++)                                                                \
+      to[i] = (float)((W)from[i] - zero[i]) * scale[i];                                            \
   }
 
 DEFINE_LINES(int8_t, i8, INT8_MIN, INT8_MAX)
@@ -64,18 +88,27 @@ DEFINE_BACK(int16_t, i16, int32_t)
 DEFINE_BACK(uint16_t, u16, int32_t)
 DEFINE_BACK(int32_t, i32, int64_t)
 
+/* A line, or where lines are single elements, which follow each other in the order of their scales,
+ * |n| of those. */
 #define QUANTIZE(T, name)                                                                          \
-  quantize_##name((T *)l->out + at, (const float *)l->in + at, scale, ((const T *)l->zero)[index], \
-                  n);                                                                              \
-  break
-#define DEQUANTIZE(T, name)                                                                        \
-  dequantize_##name((float *)l->out + at, (const T *)l->in + at, scale,                            \
+  if (l->line == 1)                                                                                \
+    quantize_each_##name((T *)l->out + at, (const float *)l->in + at, l->scale + index,            \
+                         (const T *)l->zero + index, n);                                           \
+  else                                                                                             \
+    quantize_##name((T *)l->out + at, (const float *)l->in + at, l->scale[index],                  \
                     ((const T *)l->zero)[index], n);                                               \
   break
+#define DEQUANTIZE(T, name)                                                                        \
+  if (l->line == 1)                                                                                \
+    dequantize_each_##name((float *)l->out + at, (const T *)l->in + at, l->scale + index,          \
+                           (const T *)l->zero + index, n);                                         \
+  else                                                                                             \
+    dequantize_##name((float *)l->out + at, (const T *)l->in + at, l->scale[index],                \
+                      ((const T *)l->zero)[index], n);                                             \
+  break
 
-/* Elements [at, at + n), which share scale number |index|. */
+/* Elements [at, at + n), which share scale number |index|, or have those from |index| on. */
 static void quantize_line(const linear *l, int64_t at, int64_t index, int64_t n) {
-  const float scale = l->scale[index];
   switch (l->dtype) {
   case DF_INT8:
     QUANTIZE(int8_t, i8);
@@ -89,7 +122,6 @@ static void quantize_line(const linear *l, int64_t at, int64_t index, int64_t n)
 }
 
 static void dequantize_line(const linear *l, int64_t at, int64_t index, int64_t n) {
-  const float scale = l->scale[index];
   switch (l->dtype) {
   case DF_INT8:
     DEQUANTIZE(int8_t, i8);
@@ -106,12 +138,13 @@ static void dequantize_line(const linear *l, int64_t at, int64_t index, int64_t 
 
 typedef void (*do_line)(const linear *l, int64_t at, int64_t index, int64_t n);
 
-static void do_lines(const linear *l, do_line line, int64_t index, int64_t count) {
+static void do_lines(const linear *l, do_line line, int64_t task, int64_t count) {
   int64_t begin, end;
-  df_task_range(index, count, l->total, 64, &begin, &end);
+  df_task_range(task, count, l->total, 64, &begin, &end);
   for (int64_t at = begin, n; at < end; at += n) {
-    n = df_min(end - at, l->line - at % l->line);
-    line(l, at, at / l->line % l->count, n);
+    const int64_t index = at / l->line % l->count;
+    n = df_min(end - at, l->line == 1 ? l->count - index : l->line - at % l->line);
+    line(l, at, index, n);
   }
 }
 

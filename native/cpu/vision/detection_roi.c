@@ -25,28 +25,28 @@ static void align_bin(const pooling *s, const bins *b, int64_t region, int64_t r
   for (int64_t c = begin; c < end; c++) {
     const int64_t bin = (region * s->channels + c) * s->rows * s->columns + bin_index;
     const int64_t first_element = (sample * s->channels + c) * plane;
-    float found = s->max && total > 0 ? -INFINITY : 0.0f, weight = 0.0f;
+    df_real found = s->max && total > 0 ? -INFINITY : 0.0f, weight = 0.0f;
     int64_t at = -1;
     for (int64_t first = 0; first < total; first += SAMPLES) {
       const int64_t n = df_min(SAMPLES, total - first);
       if (total > SAMPLES)
         fill(s, &t, b, row, column, first, n);
       if (s->max) {
-        const float best = largest_of(&t, s->x + first_element, n, found);
+        const df_real best = largest_of(&t, s->x + first_element, n, found);
         if (s->backward && (at < 0 || best > found || (best != best && found == found)))
           at = element_of(&t, s->x + first_element, n, best, &weight);
         found = best;
       } else if (!s->backward) {
         found += sum_of(&t, s->x + first_element, n);
       } else {
-        const float share = s->dy[bin] / (float)total;
+        const df_real share = s->dy[bin] / (df_real)total;
         for (int64_t i = 0; i < n; i++)
           for (int k = 0; k < 4; k++)
             s->y[first_element + t.element[i][k]] += t.weight[i][k] * share;
       }
     }
     if (!s->backward)
-      s->y[bin] = s->max || total == 0 ? found : found / (float)total;
+      s->y[bin] = s->max || total == 0 ? found : found / (df_real)total;
     else if (at >= 0)
       s->y[first_element + at] += weight * s->dy[bin];
   }
@@ -82,7 +82,7 @@ static df_status align_prepare(const df_node *node, df_prepared *out, df_error *
   if (by_channels(x, node->inputs[1]->shape[0], size, max)) {
     const int64_t lines = df_times(node->threads, size[1]);
     const int64_t rows = df_plus(df_times(df_times(x[0], x[2]), x[3]), lines);
-    out->workspace = df_times(df_times(rows, x[1]), sizeof(float));
+    out->workspace = df_times(df_times(rows, x[1]), sizeof(df_real));
   }
   return DF_OK;
 }
@@ -97,8 +97,8 @@ static void channels_last_task(void *context, int64_t index, int64_t count, int3
   df_task_range(index, count, s->samples * strips, 1, &i, &end);
   for (; i < end; i++) {
     const int64_t first = i % strips * SQUARE, n = df_min(SQUARE, plane - first);
-    const float *from = s->x + i / strips * s->channels * plane + first;
-    float *to = s->last + (i / strips * plane + first) * s->channels;
+    const df_real *from = s->x + i / strips * s->channels * plane + first;
+    df_real *to = s->last + (i / strips * plane + first) * s->channels;
     for (int64_t c = 0; c < s->channels; c++)
       for (int64_t j = 0; j < n; j++)
         to[j * s->channels + c] = from[c * plane + j];
@@ -106,12 +106,12 @@ static void channels_last_task(void *context, int64_t index, int64_t count, int3
 }
 
 /* sums[c] += the products of |n| samples of a table, in the order of sum_of. */
-static void add_samples(float *restrict sums, const table *t, const float *x, int64_t channels,
+static void add_samples(df_real *restrict sums, const table *t, const df_real *x, int64_t channels,
                         int64_t n) {
   for (int64_t i = 0; i < n; i++) {
-    const float *a = x + t->element[i][0] * channels, *b = x + t->element[i][1] * channels;
-    const float *c = x + t->element[i][2] * channels, *d = x + t->element[i][3] * channels;
-    const float *w = t->weight[i];
+    const df_real *a = x + t->element[i][0] * channels, *b = x + t->element[i][1] * channels;
+    const df_real *c = x + t->element[i][2] * channels, *d = x + t->element[i][3] * channels;
+    const df_real *w = t->weight[i];
     for (int64_t j = 0; j < channels; j++)
       sums[j] = (((sums[j] + w[0] * a[j]) + w[1] * b[j]) + w[2] * c[j]) + w[3] * d[j];
   }
@@ -120,7 +120,7 @@ static void add_samples(float *restrict sums, const table *t, const float *x, in
 static void align_channels_task(void *context, int64_t index, int64_t count, int32_t worker) {
   const pooling *s = context;
   const int64_t plane = s->height * s->width;
-  float *line = s->last + (s->samples * plane + worker * s->columns) * s->channels;
+  df_real *line = s->last + (s->samples * plane + worker * s->columns) * s->channels;
   table t;
   int64_t at, end;
   df_task_range(index, count, s->regions * s->rows, 1, &at, &end);
@@ -128,7 +128,7 @@ static void align_channels_task(void *context, int64_t index, int64_t count, int
     const int64_t region = at / s->rows, row = at % s->rows;
     const bins b = bins_of(s, region);
     const int64_t total = b.count[0] * b.count[1];
-    const float *x = s->last + s->batch[region] * plane * s->channels;
+    const df_real *x = s->last + s->batch[region] * plane * s->channels;
     memset(line, 0, (size_t)(s->columns * s->channels) * sizeof *line);
     for (int64_t column = 0; column < s->columns; column++)
       for (int64_t first = 0; first < total; first += SAMPLES) {
@@ -136,10 +136,10 @@ static void align_channels_task(void *context, int64_t index, int64_t count, int
         fill(s, &t, &b, row, column, first, n);
         add_samples(line + column * s->channels, &t, x, s->channels, n);
       }
-    float *y = s->y + (region * s->channels * s->rows + row) * s->columns;
+    df_real *y = s->y + (region * s->channels * s->rows + row) * s->columns;
     for (int64_t c = 0; c < s->channels; c++, y += s->rows * s->columns)
       for (int64_t column = 0; column < s->columns; column++)
-        y[column] = total ? line[column * s->channels + c] / (float)total : 0.0f;
+        y[column] = total ? line[column * s->channels + c] / (df_real)total : 0.0f;
   }
 }
 
@@ -148,12 +148,13 @@ static void align_channels_task(void *context, int64_t index, int64_t count, int
 /* Elements [*begin, *end) of bin |number| of an axis. */
 static void span_of(const pooling *s, int64_t region, int axis, int64_t number, int64_t *begin,
                     int64_t *end) {
-  const float first = roundf(s->rois[4 * region + 1 - axis] * s->scale);
-  const float last = roundf(s->rois[4 * region + 3 - axis] * s->scale);
-  const float n = (float)(axis ? s->columns : s->rows), size = (float)(axis ? s->width : s->height);
-  const float length = last - first + 1.0f, step = (length > 1.0f ? length : 1.0f) / n;
-  const float from = floorf((float)number * step) + first;
-  const float to = ceilf((float)(number + 1) * step) + first;
+  const df_real first = round(s->rois[4 * region + 1 - axis] * s->scale);
+  const df_real last = round(s->rois[4 * region + 3 - axis] * s->scale);
+  const df_real n = (df_real)(axis ? s->columns : s->rows),
+                size = (df_real)(axis ? s->width : s->height);
+  const df_real length = last - first + 1.0f, step = (length > 1.0f ? length : 1.0f) / n;
+  const df_real from = floor((df_real)number * step) + first;
+  const df_real to = ceil((df_real)(number + 1) * step) + first;
   *begin = !(from > 0.0f) ? 0 : (int64_t)(from < size ? from : size);
   *end = !(to > 0.0f) ? 0 : (int64_t)(to < size ? to : size);
 }
@@ -166,11 +167,11 @@ static void max_bin(const pooling *s, int64_t region, int64_t row, int64_t colum
   for (int64_t c = begin; c < end; c++) {
     const int64_t first = (s->batch[region] * s->channels + c) * s->height * s->width;
     const int64_t bin = ((region * s->channels + c) * s->rows + row) * s->columns + column;
-    float best = 0.0f;
+    df_real best = 0.0f;
     int64_t at = -1;
     for (int64_t y = top; y < bottom; y++)
       for (int64_t x = left; x < right; x++) {
-        const float read = s->x[first + y * s->width + x];
+        const df_real read = s->x[first + y * s->width + x];
         if (at < 0 || read > best || (read != read && best == best)) {
           best = read;
           at = y * s->width + x;
@@ -236,7 +237,7 @@ static df_status pooling_of(const df_call *call, pooling *s, const df_tensor *x,
                  .width = x->shape[3],
                  .rows = bins[0],
                  .columns = bins[1],
-                 .scale = (float)df_attr_float(call, scale)};
+                 .scale = (df_real)df_attr_float(call, scale)};
   for (int64_t i = 0; i < s->regions; i++)
     if (s->batch[i] < 0 || s->batch[i] >= s->samples)
       return df_fail(call, DF_INVALID, "region %lld is of sample %lld; there are %lld",
@@ -328,17 +329,18 @@ static df_status max_grad_run(const df_call *call) {
   return backward(call, &s);
 }
 
-DF_KERNELS(detection_roi) = {
+DF_REAL_KERNELS(detection_roi) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "roi_align",
-                       .name = "roi_align f32 " DF_TEXT(DF_ISA),
-                       .operands = "f32,f32,i64->f32",
+                       .name = "roi_align " DF_REAL " " DF_TEXT(DF_ISA),
+                       .operands = DF_REAL "," DF_REAL ",i64->" DF_REAL,
                        .accepts = df_accepts_elements,
                        .prepare = align_prepare,
                        .run = align_run},
-    DF_KERNEL_IF("roi_align_grad", "f32", "f32,f32,i64,f32?->f32", NULL, df_accepts_elements,
-                 align_grad_run),
-    DF_KERNEL_IF("max_roi_pool", "f32", "f32,f32,i64->f32", NULL, df_accepts_elements, max_run),
-    DF_KERNEL_IF("max_roi_pool_grad", "f32", "f32,f32,f32,i64->f32", NULL, df_accepts_elements,
-                 max_grad_run),
+    DF_KERNEL_IF("roi_align_grad", DF_REAL, DF_REAL "," DF_REAL ",i64," DF_REAL "?->" DF_REAL, NULL,
+                 df_accepts_elements, align_grad_run),
+    DF_KERNEL_IF("max_roi_pool", DF_REAL, DF_REAL "," DF_REAL ",i64->" DF_REAL, NULL,
+                 df_accepts_elements, max_run),
+    DF_KERNEL_IF("max_roi_pool_grad", DF_REAL, DF_REAL "," DF_REAL "," DF_REAL ",i64->" DF_REAL,
+                 NULL, df_accepts_elements, max_grad_run),
     NULL};

@@ -17,12 +17,12 @@ static void block_at(const sampling *s, int64_t unit, int64_t *sample, int64_t *
 }
 
 /* y[p] = the sum over all taps. */
-static void sum_taps(float *restrict y, const float *restrict x, const table *t, int64_t block,
+static void sum_taps(df_real *restrict y, const df_real *restrict x, const table *t, int64_t block,
                      int64_t n, int32_t taps) {
   for (int64_t p = 0; p < n; p++) {
     const int32_t *element = t->element + p;
-    const float *weight = t->weight + p;
-    float sum = 0.0f;
+    const df_real *weight = t->weight + p;
+    df_real sum = 0.0f;
     for (int32_t tap = 0; tap < taps; tap++)
       sum += weight[tap * block] * element_at(x, element[tap * block]);
     y[p] = sum;
@@ -40,8 +40,8 @@ static void sample_task(void *context, int64_t index, int64_t count, int32_t wor
     block_at(s, unit, &sample, &first, &n);
     fill(s, &t, s->grid + (sample * s->positions + first) * s->spatial, n, 0);
     for (int64_t c = 0; c < s->channels; c++) {
-      const float *x = s->x + (sample * s->channels + c) * s->plane;
-      float *y = s->y + (sample * s->channels + c) * s->positions + first;
+      const df_real *x = s->x + (sample * s->channels + c) * s->plane;
+      df_real *y = s->y + (sample * s->channels + c) * s->positions + first;
       if (s->all_taps == 4) /* known, so that the loop over taps is unrolled */
         sum_taps(y, x, &t, s->block, n, 4);
       else if (s->all_taps == 1)
@@ -70,8 +70,8 @@ static void grad_input_task(void *context, int64_t index, int64_t count, int32_t
       const int64_t n = df_min(s->block, s->positions - first);
       fill(s, &t, s->grid + (sample * s->positions + first) * s->spatial, n, 0);
       for (int64_t c = begin; c < stop; c++) {
-        float *dx = s->y + (sample * s->channels + c) * s->plane;
-        const float *dy = s->dy + (sample * s->channels + c) * s->positions + first;
+        df_real *dx = s->y + (sample * s->channels + c) * s->plane;
+        const df_real *dy = s->dy + (sample * s->channels + c) * s->positions + first;
         for (int32_t tap = 0; tap < s->all_taps; tap++)
           for (int64_t p = 0; p < n; p++)
             if (t.element[tap * s->block + p] >= 0)
@@ -85,7 +85,7 @@ static void grad_grid_task(void *context, int64_t index, int64_t count, int32_t 
   (void)worker;
   const sampling *s = context;
   table t;
-  float sums[AXES][ENTRIES];
+  df_real sums[AXES][ENTRIES];
   int64_t unit, end;
   df_task_range(index, count, s->samples * df_divide_up(s->positions, s->block), 1, &unit, &end);
   for (; unit < end; unit++) {
@@ -95,21 +95,21 @@ static void grad_grid_task(void *context, int64_t index, int64_t count, int32_t 
     fill(s, &t, s->grid + start, n, 1);
     memset(sums, 0, sizeof sums);
     for (int64_t c = 0; c < s->channels; c++) {
-      const float *x = s->x + (sample * s->channels + c) * s->plane;
-      const float *dy = s->dy + (sample * s->channels + c) * s->positions + first;
+      const df_real *x = s->x + (sample * s->channels + c) * s->plane;
+      const df_real *dy = s->dy + (sample * s->channels + c) * s->positions + first;
       for (int32_t tap = 0; tap < s->all_taps; tap++) {
         const int32_t *element = t.element + tap * s->block;
         for (int32_t axis = 0; axis < s->spatial; axis++) {
-          const float *slope = t.slope[axis] + tap * s->block;
-          float *sum = sums[axis];
+          const df_real *slope = t.slope[axis] + tap * s->block;
+          df_real *sum = sums[axis];
           for (int64_t p = 0; p < n; p++)
             sum[p] += slope[p] * dy[p] * element_at(x, element[p]);
         }
       }
     }
     for (int32_t axis = 0; axis < s->spatial; axis++) {
-      const float length = (float)(s->sizes[axis] - (s->align_corners != 0));
-      const float by = s->normalized ? length / 2.0f : 1.0f;
+      const df_real length = (df_real)(s->sizes[axis] - (s->align_corners != 0));
+      const df_real by = s->normalized ? length / 2.0f : 1.0f;
       for (int64_t p = 0; p < n; p++)
         s->y[start + p * s->spatial + s->spatial - 1 - axis] = by * sums[axis][p];
     }
@@ -201,10 +201,11 @@ static const char *accepts_grad_grid(const df_node *node) {
   return accepts_planes(node, node->inputs[1]);
 }
 
-DF_KERNELS(grid_sample) = {
-    DF_KERNEL_IF("grid_sample", "f32", "f32,f32->f32", NULL, accepts, sample_run),
-    DF_KERNEL_IF("grid_sample_grad_input", "f32", "f32,f32->f32", NULL, accepts_grad_input,
-                 grad_input_run),
-    DF_KERNEL_IF("grid_sample_grad_grid", "f32", "f32,f32,f32->f32", NULL, accepts_grad_grid,
-                 grad_grid_run),
+DF_REAL_KERNELS(grid_sample) = {
+    DF_KERNEL_IF("grid_sample", DF_REAL, DF_REAL "," DF_REAL "->" DF_REAL, NULL, accepts,
+                 sample_run),
+    DF_KERNEL_IF("grid_sample_grad_input", DF_REAL, DF_REAL "," DF_REAL "->" DF_REAL, NULL,
+                 accepts_grad_input, grad_input_run),
+    DF_KERNEL_IF("grid_sample_grad_grid", DF_REAL, DF_REAL "," DF_REAL "," DF_REAL "->" DF_REAL,
+                 NULL, accepts_grad_grid, grad_grid_run),
     NULL};

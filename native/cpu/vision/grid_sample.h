@@ -5,9 +5,7 @@
  * it reads. */
 #ifndef DF_CPU_VISION_GRID_SAMPLE_H
 #define DF_CPU_VISION_GRID_SAMPLE_H
-#include "cpu.h"
-
-#include <math.h>
+#include "real.h"
 
 enum {
   AXES = 3,
@@ -20,8 +18,8 @@ enum {
 typedef enum padding { ZEROS, BORDER, REFLECTION } padding;
 
 typedef struct sampling {
-  const float *grid, *x, *dy;
-  float *y; /* or dx, or dgrid */
+  const df_real *grid, *x, *dy;
+  df_real *y; /* or dx, or dgrid */
   int64_t samples, channels, positions, plane;
   int64_t block;         /* positions of a table */
   int64_t channel_block; /* grad_input: channels of a task */
@@ -35,13 +33,13 @@ typedef struct sampling {
 /* Taps t of position p of a block are entries t * block + p: of one axis, or of all. */
 typedef struct axis_table {
   int32_t element[ENTRIES]; /* -1 reads zero */
-  float weight[ENTRIES], slope[ENTRIES];
+  df_real weight[ENTRIES], slope[ENTRIES];
 } axis_table;
 
 typedef struct table {
   int32_t element[ENTRIES];
-  float weight[ENTRIES];
-  float slope[AXES][ENTRIES];
+  df_real weight[ENTRIES];
+  df_real slope[AXES][ENTRIES];
 } table;
 
 /* ---- One axis ------------------------------------------------------------------------------- */
@@ -53,28 +51,28 @@ static inline int32_t period_of(const sampling *s, int32_t size) {
 
 /* Positions in elements of an axis; one so far outside that taps would overflow is replaced by one
  * that reads the same. */
-static inline void positions_of(const sampling *s, float *at, const float *grid, int64_t n,
+static inline void positions_of(const sampling *s, df_real *at, const df_real *grid, int64_t n,
                                 int32_t axis) {
-  const float length = (float)s->sizes[axis];
-  const float first = s->align_corners ? 0.0f : -0.5f;
-  const float half = s->align_corners ? (length - 1.0f) / 2.0f : length / 2.0f;
+  const df_real length = (df_real)s->sizes[axis];
+  const df_real first = s->align_corners ? 0.0f : -0.5f;
+  const df_real half = s->align_corners ? (length - 1.0f) / 2.0f : length / 2.0f;
   for (int64_t p = 0; p < n; p++) {
-    const float given = grid[p * s->spatial];
+    const df_real given = grid[p * s->spatial];
     at[p] = s->normalized ? (given + 1.0f) * half + first : given;
   }
   if (s->padding == REFLECTION) {
-    const float period = (float)period_of(s, s->sizes[axis]);
+    const df_real period = (df_real)period_of(s, s->sizes[axis]);
     for (int64_t p = 0; p < n; p++) {
-      if (fabsf(at[p]) > period)
-        at[p] = fmodf(at[p], period);
+      if (fabs(at[p]) > period)
+        at[p] = fmod(at[p], period);
       if (!isfinite(at[p]))
         at[p] = 0.0f;
     }
     return;
   }
-  const float low = -FAR_OUTSIDE, high = length + FAR_OUTSIDE;
+  const df_real low = -FAR_OUTSIDE, high = length + FAR_OUTSIDE;
   for (int64_t p = 0; p < n; p++) {
-    const float above = at[p] > low ? at[p] : low; /* NaN is low */
+    const df_real above = at[p] > low ? at[p] : low; /* NaN is low */
     at[p] = above < high ? above : high;
   }
 }
@@ -103,28 +101,28 @@ static inline void read_elements(const sampling *s, int32_t *tap, int64_t n, int
 
 /* Keys' kernel (1981) with a = -0.75 at distances |d| of at most 1, or of 1 to 2; its derivative.
  */
-static inline float cubic_near(float d) { return (1.25f * d - 2.25f) * d * d + 1.0f; }
-static inline float cubic_near_slope(float d) { return (3.75f * d - 4.5f) * d; }
-static inline float cubic_far(float d) { return ((-0.75f * d + 3.75f) * d - 6.0f) * d + 3.0f; }
-static inline float cubic_far_slope(float d) { return (-2.25f * d + 7.5f) * d - 6.0f; }
+static inline df_real cubic_near(df_real d) { return (1.25f * d - 2.25f) * d * d + 1.0f; }
+static inline df_real cubic_near_slope(df_real d) { return (3.75f * d - 4.5f) * d; }
+static inline df_real cubic_far(df_real d) { return ((-0.75f * d + 3.75f) * d - 6.0f) * d + 3.0f; }
+static inline df_real cubic_far_slope(df_real d) { return (-2.25f * d + 7.5f) * d - 6.0f; }
 
 /* The table of one axis for |n| positions from |grid| on. */
-static inline void fill_axis(const sampling *s, axis_table *to, const float *grid, int64_t n,
+static inline void fill_axis(const sampling *s, axis_table *to, const df_real *grid, int64_t n,
                              int32_t axis) {
   const int64_t block = s->block;
-  float at[ENTRIES];
+  df_real at[ENTRIES];
   positions_of(s, at, grid, n, axis);
-  float *weight = to->weight, *slope = to->slope;
+  df_real *weight = to->weight, *slope = to->slope;
   if (s->taps == 1) {
     for (int64_t p = 0; p < n; p++) {
-      to->element[p] = (int32_t)rintf(at[p]);
+      to->element[p] = (int32_t)rint(at[p]);
       weight[p] = 1.0f;
       slope[p] = 0.0f;
     }
   } else {
     const int32_t before = s->taps == 4;
     for (int64_t p = 0; p < n; p++) {
-      const float below = floorf(at[p]);
+      const df_real below = floor(at[p]);
       to->element[p] = (int32_t)below - before;
       at[p] -= below;
     }
@@ -141,7 +139,7 @@ static inline void fill_axis(const sampling *s, axis_table *to, const float *gri
     }
   if (s->taps == 4)
     for (int64_t p = 0; p < n; p++) {
-      const float t = at[p];
+      const df_real t = at[p];
       weight[p] = cubic_far(t + 1.0f);
       weight[block + p] = cubic_near(t);
       weight[2 * block + p] = cubic_near(1.0f - t);
@@ -158,7 +156,7 @@ static inline void fill_axis(const sampling *s, axis_table *to, const float *gri
 /* ---- A block of positions ------------------------------------------------------------------- */
 
 /* The table of |n| positions from |grid| on; slopes where they are |wanted|. */
-static inline void fill(const sampling *s, table *to, const float *grid, int64_t n, int wanted) {
+static inline void fill(const sampling *s, table *to, const df_real *grid, int64_t n, int wanted) {
   axis_table axes[AXES];
   DF_ASSUME(s->spatial >= 1 && s->spatial <= AXES);
   for (int32_t axis = 0; axis < s->spatial; axis++)
@@ -166,12 +164,12 @@ static inline void fill(const sampling *s, table *to, const float *grid, int64_t
   for (int32_t t = 0; t < s->all_taps; t++) {
     const int8_t *of = s->tap_of[t];
     int32_t *element = to->element + t * s->block;
-    float *weight = to->weight + t * s->block;
+    df_real *weight = to->weight + t * s->block;
     memcpy(element, axes[0].element + of[0] * s->block, (size_t)n * sizeof *element);
     memcpy(weight, axes[0].weight + of[0] * s->block, (size_t)n * sizeof *weight);
     for (int32_t axis = 1; axis < s->spatial; axis++) {
       const int32_t *own = axes[axis].element + of[axis] * s->block, size = s->sizes[axis];
-      const float *by = axes[axis].weight + of[axis] * s->block;
+      const df_real *by = axes[axis].weight + of[axis] * s->block;
       for (int64_t p = 0; p < n; p++) {
         const int32_t outside = (element[p] | own[p]) >> 31; /* all ones where one is -1 */
         element[p] = (element[p] * size + own[p]) | outside;
@@ -179,10 +177,10 @@ static inline void fill(const sampling *s, table *to, const float *grid, int64_t
       }
     }
     for (int32_t along = 0; wanted && along < s->spatial; along++) {
-      float *slope = to->slope[along] + t * s->block;
+      df_real *slope = to->slope[along] + t * s->block;
       for (int32_t axis = 0; axis < s->spatial; axis++) {
         const axis_table *a = &axes[axis];
-        const float *by = (axis == along ? a->slope : a->weight) + of[axis] * s->block;
+        const df_real *by = (axis == along ? a->slope : a->weight) + of[axis] * s->block;
         for (int64_t p = 0; p < n; p++)
           slope[p] = axis == 0 ? by[p] : slope[p] * by[p];
       }
@@ -191,10 +189,10 @@ static inline void fill(const sampling *s, table *to, const float *grid, int64_t
 }
 
 /* An element of a plane, 0 for -1: by its bits, since a condition becomes a branch per tap. */
-static inline float element_at(const float *plane, int32_t element) {
+static inline df_real element_at(const df_real *plane, int32_t element) {
   const int32_t outside = element >> 31;
-  int32_t bits;
-  float read;
+  df_real_bits bits;
+  df_real read;
   memcpy(&bits, plane + (element & ~outside), sizeof bits);
   bits &= ~outside;
   memcpy(&read, &bits, sizeof read);

@@ -19,12 +19,14 @@
 #define DEFINE_BOOL(name, expression) DEFINE(name##_bool, uint8_t, uint8_t, expression)
 DF_BINARY_FLOAT(DEFINE_F32)
 DF_BINARY_FLOAT(DEFINE_F64)
+#define DIVIDE df_divide_int
 #define U uint32_t
 DF_BINARY_INT(DEFINE_I32)
 #undef U
 #define U uint64_t
 DF_BINARY_INT(DEFINE_I64)
 #undef U
+#undef DIVIDE
 DF_LOGIC(DEFINE_BOOL)
 
 #define DEFINE_COMPARE_F32(name, expression) DEFINE(name##_f32, uint8_t, float, expression)
