@@ -1,20 +1,24 @@
 """Graph -> Graph: elementwise ops that feed each other, and perhaps a reduction, become one op.
 
-Where a device computes them in one pass.
+Where a device computes them in one pass. One op alone does where its operands or its result are floats of 16 bits that
+are cast: the kernel of the program casts them (see ``rounding.casts``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
-from ..ir.types import float32
+from ..ir.types import bfloat16, float16, float32
 from ..ir.value import Value
+from ..ops.cast import cast
 from ..ops.fused import PROGRAM_OPS, REDUCTIONS, fused_elementwise, program
 from .grouping import Groups
 
 MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
+_HALVES = (bfloat16, float16)
 
 
 def fuse_elementwise(graph: Graph, targets: Targets) -> Graph:
@@ -70,11 +74,33 @@ class _Search(Groups):
                 outer = inputs
                 group.add(node)
                 self.enqueue(node, waiting)
-        if len(group) < 2:
+        if len(group) < 2 and not self.is_between_casts(last):
             return
         made = self.make(sorted(group, key=self.position.__getitem__))
         if self.targets.taker(made, last) is not None:
             self.take(group, last, made, last)
+
+    def is_between_casts(self, node: Node) -> bool:
+        """Whether an op beside casts from or to 16 bits is worth a program, whose kernel does the casts as well."""
+        if not self.fits(node):
+            return False
+        made = self.make([node])
+        (result,) = made.outputs
+        inputs = tuple(self.cast_from(value) for value in made.inputs)
+        readers = self.readers.get(result, ()) if result is not None and result not in self.kept else ()
+        rounded = result
+        if len(readers) == 1 and readers[0].op is cast and readers[0].outputs[0] is not None:
+            rounded = readers[0].outputs[0] if readers[0].outputs[0].type.dtype in _HALVES else result
+        if inputs == made.inputs and rounded == result:
+            return False
+        return self.targets.taker(dataclasses.replace(made, inputs=inputs, outputs=(rounded,)), node) is not None
+
+    def cast_from(self, value: Value | None) -> Value | None:
+        """The value of 16 bits that a float32 one was made of, or itself."""
+        maker = self.makers.get(value) if value is not None else None
+        if maker is None or maker.op is not cast or maker.inputs[0] is None:
+            return value
+        return maker.inputs[0] if maker.inputs[0].type.dtype in _HALVES else value
 
     def enqueue(self, node: Node, waiting: list[int]) -> None:
         for value in node.inputs:

@@ -204,4 +204,5 @@ def _with(node: Node, inputs: Mapping[Value, Value], outputs: Mapping[Value, Val
 def _names(specs: tuple[OperandSpec, ...], values: Collection[Value | None], others: Mapping[Value, Value]) -> bool:
     """Whether a kernel names the dtypes of what it is to take in place of its values."""
     changed = [index for index, value in enumerate(values) if value is not None and value in others]
-    return all(index < len(specs) and specs[index].dtypes is not None for index in changed)
+    reached = [index if index < len(specs) else -1 for index in changed]
+    return all((index >= 0 or specs[-1].repeated) and specs[index].dtypes is not None for index in reached)

@@ -4,13 +4,15 @@
  *
  * fused_elementwise: a program of such ops, see kernels/program.h. A block of elements goes through
  * all steps while it is in the first cache, by the loops that the ops have of their own, so the
- * bits are those of the ops one by one. Each op saves a read and a write of its result.
+ * bits are those of the ops one by one. Each op saves a read and a write of its result. Floats of
+ * 16 bits are cast block by block, as casts beside the program would have done.
  *
  * The last step may be a reduction over trailing axes. What it reads is then computed run by run
  * where reduce/reduce.c needs it, and is never in memory: 4 bytes less to write and to read per
  * element.
  */
 #include "kernels/program.h"
+#include "map/convert.h"
 #include "map/run.h"
 #include "reduce/reduce.h"
 
@@ -69,6 +71,20 @@ static int32_t arity_of(int64_t code) {
   return loop ? loop->arity : 0;
 }
 
+static const df_fit rounded = {0}; /* floats of 16 bits have no other way */
+
+/* |count| floats of an input from |begin| on, or the one that it is, where they lie or in |loaded|.
+ */
+static const float *input_block(int32_t dtype, const void *x, int64_t begin, int64_t step,
+                                int64_t count, float *loaded) {
+  if (dtype == DF_FLOAT32)
+    return (const float *)x + begin * step;
+  if (step || begin == 0)
+    DF_NAME(df_convert)(loaded, DF_FLOAT32, (const uint16_t *)x + begin * step, dtype,
+                        step ? count : 1, rounded);
+  return loaded;
+}
+
 /* A step whose operands each are one element has one element as its result: it is computed with the
  * first block and has step 0 for those that read it, as an input of one element has. */
 static void program_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
@@ -77,20 +93,24 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
   const program *state = call->state;
   const df_program *p = &state->steps;
   const int32_t last = p->steps - 1;
-  _Alignas(64) float results[DF_PROGRAM_STEPS][BLOCK];
+  const int32_t result = p->trailing ? DF_FLOAT32 : call->outputs[0]->dtype;
+  _Alignas(64) float results[DF_PROGRAM_STEPS][BLOCK], loaded[DF_PROGRAM_INPUTS][BLOCK];
   int64_t result_step[DF_PROGRAM_STEPS] = {0};
   for (int64_t begin = 0; begin < n; begin += BLOCK) {
     const int64_t count = df_min(BLOCK, n - begin);
+    const float *input[DF_PROGRAM_INPUTS];
+    for (int32_t i = 0; i < p->inputs; i++)
+      input[i] = input_block(call->inputs[i]->dtype, in[i], begin, step[i], count, loaded[i]);
     for (int32_t s = 0; s <= last; s++) {
       const void *from[2];
       int64_t steps[2] = {0, 0};
       for (int32_t i = 0; i < p->step[s].arity; i++) {
         const int32_t operand = p->step[s].operand[i], own = operand - p->inputs;
         steps[i] = own < 0 ? step[operand] : result_step[own];
-        from[i] = own < 0 ? (const float *)in[operand] + begin * steps[i] : results[own];
+        from[i] = own < 0 ? input[operand] : results[own];
       }
       /* Only the last step writes to memory: until then the result may lie on an input. */
-      float *to = s == last ? (float *)out + begin : results[s];
+      float *to = s == last && result == DF_FLOAT32 ? (float *)out + begin : results[s];
       result_step[s] = steps[0] || steps[1];
       if (result_step[s]) {
         state->rows[s](to, from, steps, count, call);
@@ -101,6 +121,9 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
       for (int64_t i = 1; s == last && i < count; i++)
         to[i] = to[0];
     }
+    if (result != DF_FLOAT32)
+      DF_NAME(df_convert)((uint16_t *)out + begin, result, results[last], DF_FLOAT32, count,
+                          rounded);
   }
 }
 
@@ -165,7 +188,7 @@ DF_KERNELS(fused_elementwise) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "fused_elementwise",
                        .name = "fused_elementwise f32 " DF_TEXT(DF_ISA),
-                       .operands = "~f32*->f32",
+                       .operands = "~f32|f16|bf16*->f32|f16|bf16",
                        .inplace = "0<0,0<1,0<2,0<3,0<4,0<5",
                        .accepts = accepts_program,
                        .prepare = prepare_program,
@@ -174,7 +197,7 @@ DF_KERNELS(fused_elementwise) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "fused_elementwise",
                        .name = "fused_elementwise and reduction f32 " DF_TEXT(DF_ISA),
-                       .operands = "~f32*->f32",
+                       .operands = "~f32|f16|bf16*->f32",
                        .accepts = accepts_reduction,
                        .prepare = prepare_program,
                        .release = free,

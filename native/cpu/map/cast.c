@@ -9,6 +9,7 @@
 #include "kernels/small_float.h"
 #include "map/convert.h"
 #include "map/run.h"
+#include "simd/half_store.h"
 
 #include <math.h>
 
@@ -194,7 +195,8 @@ static void load(void *out, const void *in, int32_t dtype, int64_t n) {
   switch (dtype) {
     DF_SMALL_FLOATS(LOAD_SMALL)
   case DF_FLOAT16:
-    LOAD(floats, df_from_half(halves[i]))
+    df_row_from_half(floats, halves, n);
+    break;
   case DF_BFLOAT16:
     LOAD(floats, df_from_bfloat(halves[i]))
   case DF_FLOAT8E8M0:
@@ -222,7 +224,8 @@ static void store(void *out, int32_t dtype, const void *in, int64_t n, df_fit fi
   switch (dtype) {
     DF_SMALL_FLOATS(STORE_SMALL)
   case DF_FLOAT16:
-    LOAD(halves, df_to_half(floats[i]))
+    df_row_to_half(halves, floats, n);
+    break;
   case DF_BFLOAT16:
     LOAD(halves, df_to_bfloat(floats[i]))
   case DF_FLOAT8E8M0:
