@@ -78,6 +78,22 @@ def test_reductions_of_rows(dtype):
             np.testing.assert_array_equal(found, np.prod(x, 1).astype(dtype), err_msg=f"product of {n}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extremes_of_rows_with_what_is_not_finite(dtype):
+    """A NaN anywhere wins; rows of a view whose first elements lie apart."""
+    for n in LENGTHS:
+        random = np.random.default_rng(n)
+        x = random.standard_normal((6, n + 3)).astype(dtype)
+        x[1, random.integers(n)] = np.nan
+        x[2, [0, n - 1]] = np.nan
+        x[3, random.integers(n)], x[4, random.integers(n)] = np.inf, -np.inf
+        x[5] = -0.0
+        for op, own in ((ops.reduce_max, np.max), (ops.reduce_min, np.min)):
+            first = {"starts": (0, 0), "stops": (6, n), "steps": (1, 1)}
+            found = run(lambda x: op(ops.slice(x, **first), axes=(1,), keepdims=0), x=x)  # noqa: B023
+            np.testing.assert_array_equal(found, own(x[:, :n], 1), err_msg=f"{own.__name__} of {n}")
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shapes", [((), ()), ((), (1,)), ((5, 70), ()), ((), (70,)), ((5, 1), ()), ((5, 1), (5, 70))])
 @pytest.mark.parametrize("chosen_by", [(5, 70), (5, 1), (70,), (3, 5, 1)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, bool_, float32, float64, nn, ops
+from dataflow import Value, bool_, float32, float64, nn, ops, uint8
 from dataflow.errors import ModelError
 
 from ..converters import Collector
@@ -67,7 +67,7 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     own = {"ReduceSum": ops.reduce_sum, "ReduceMean": ops.reduce_mean, "ReduceMax": ops.reduce_max}
     own |= {"ReduceMin": ops.reduce_min, "ReduceProd": ops.reduce_prod}
     if x.type.dtype == bool_ and name in ("ReduceMax", "ReduceMin"):
-        return ops.cast(own[name](ops.cast(x, to=float32), **over), to=bool_)
+        return ops.cast(own[name](ops.cast(x, to=uint8), **over), to=bool_)
     return own[name](x, **over)
 
 

@@ -1,7 +1,7 @@
 /* reduce/by_rows.c: outputs whose elements are read along the innermost reduced axis.
  *
- * Short rows of floats are taken some at a time (reduce/short_rows.h). A tensor that another kernel
- * computes as it goes (reduce/source.h) is fetched run by run. */
+ * Short rows of floats are taken some at a time (reduce/short_rows.h), of other types one by one. A
+ * tensor that another kernel computes as it goes (reduce/source.h) is fetched run by run. */
 #include "map/gather.h"
 #include "reduce/reduction.h"
 #include "reduce/short_rows.h"
@@ -54,8 +54,18 @@ static df_reduced reduce_output(const df_reduction *r, int64_t at, int64_t strip
 /* Whether a result is one short row. */
 static int by_short_rows(const df_reduction *r) {
   const df_reduce_plan *plan = r->plan;
-  return r->op->rows && plan->strips == 1 && plan->stride == 1 && plan->inner <= DF_REDUCE_RUN &&
-         plan->partitions == 1;
+  return (r->op->rows || !r->source) && plan->strips == 1 && plan->stride == 1 &&
+         plan->inner <= DF_REDUCE_RUN && plan->partitions == 1;
+}
+
+/* Outputs [begin, end) row by row, |cursor| is that of the first. */
+static void reduce_each_row(const df_reduction *r, df_cursor *cursor, int64_t begin, int64_t end) {
+  const df_reduce_plan *plan = r->plan;
+  for (int64_t unit = begin; unit < end; unit++) {
+    const char *row = r->x + cursor->offset[0] * r->op->item;
+    r->op->store(r->out, unit, r->op->run(row, plan->inner), plan->count);
+    df_cursor_advance(cursor, &plan->kept, 1);
+  }
 }
 
 /* Outputs [begin, end), |cursor| is that of the first. */
@@ -91,7 +101,7 @@ void DF_NAME(df_reduce_by_rows)(const df_reduction *r, int64_t begin, int64_t en
   df_cursor cursor;
   if (by_short_rows(r)) {
     df_cursor_set(&cursor, kept, begin);
-    reduce_short_rows(r, &cursor, begin, end);
+    (r->op->rows ? reduce_short_rows : reduce_each_row)(r, &cursor, begin, end);
     return;
   }
   for (int64_t index = begin; index < end; index++) {

@@ -11,6 +11,7 @@
 #include "reduce/reduction.h"
 #include "reduce/short_rows.h"
 #include "simd/block.h"
+#include "simd/vector.h"
 
 /* ---- Types and ops -------------------------------------------------------------------------- */
 
@@ -20,13 +21,50 @@
 #define PROD_OF(a, b) ((a) * (b))
 #define PROD_INT(a, b) ((uint64_t)(a) * (uint64_t)(b)) /* wraps */
 
+enum { BY_VECTORS = 2 };
+
+typedef double wide __attribute__((vector_size(DF_LANES * 4)));
+typedef double wide_unaligned __attribute__((vector_size(DF_LANES * 4), aligned(8), may_alias));
+typedef int64_t wide_mask __attribute__((vector_size(DF_LANES * 4)));
+
+/* The larger one per lane; a NaN wins. */
+static inline wide wide_larger(wide a, wide b) {
+  const wide_mask keep = (b <= a) | (a != a);
+  return (wide)((keep & (wide_mask)a) | (~keep & (wide_mask)b));
+}
+
+/* The largest of sign * x times the sign, of DF_LANES doubles or more. */
+static double extreme_of(const double *x, int64_t n, double sign) {
+  enum { LANES = DF_LANES / 2 };
+  wide one = *(const wide_unaligned *)x * sign;
+  wide two =
+      *(const wide_unaligned *)(x + n - LANES) * sign; /* some are read for the second time */
+  int64_t i = LANES;
+  for (; i + 2 * LANES <= n; i += 2 * LANES) {
+    one = wide_larger(one, *(const wide_unaligned *)(x + i) * sign);
+    two = wide_larger(two, *(const wide_unaligned *)(x + i + LANES) * sign);
+  }
+  if (i + LANES <= n)
+    one = wide_larger(one, *(const wide_unaligned *)(x + i) * sign);
+  one = wide_larger(one, two);
+  double most = one[0];
+  for (int lane = 1; lane < LANES; lane++)
+    most = DF_MAXIMUM(most, one[lane]);
+  return most * sign;
+}
+
 /* |W| is the type to compute in: unsigned for integer sums, which wrap. |field| is f or i, |V| its
- * type. */
-#define DEFINE_REDUCER(name, T, W, field, V, OP, first, finish, rows)                              \
+ * type. |twice|: an element may be taken for the second time, and with
+ * BY_VECTORS doubles are compared as vectors. What is left of a row behind full
+ * blocks is joined in a few lanes. */
+#define DEFINE_REDUCER(name, T, W, field, V, OP, first, finish, twice, rows)                       \
   static df_reduced name##_run(const void *from, int64_t n) {                                      \
+    enum { FEW = sizeof(T) == 8 ? 8 : 16 };                                                        \
     const T *x = from;                                                                             \
     W total = (W)(first);                                                                          \
     int64_t i = 0;                                                                                 \
+    if ((twice) == BY_VECTORS && n >= DF_LANES)                                                    \
+      return (df_reduced){.field = (V)extreme_of(from, n, (double)(first) < 0.0 ? 1.0 : -1.0)};    \
     if (n >= DF_BLOCK_LANES) {                                                                     \
       W lanes[DF_BLOCK_LANES];                                                                     \
       for (int j = 0; j < DF_BLOCK_LANES; j++)                                                     \
@@ -38,6 +76,23 @@
         for (int j = 0; j < width; j++)                                                            \
           lanes[j] = OP(lanes[j + width], lanes[j]);                                               \
       total = lanes[0];                                                                            \
+    }                                                                                              \
+    if (n - i >= FEW) {                                                                            \
+      W lanes[FEW];                                                                                \
+      for (int j = 0; j < FEW; j++)                                                                \
+        lanes[j] = (W)x[i + j];                                                                    \
+      for (i += FEW; i + FEW <= n; i += FEW)                                                       \
+        for (int j = 0; j < FEW; j++)                                                              \
+          lanes[j] = OP((W)x[i + j], lanes[j]);                                                    \
+      if (twice && i < n) {                                                                        \
+        for (int j = 0; j < FEW; j++)                                                              \
+          lanes[j] = OP((W)x[n - FEW + j], lanes[j]);                                              \
+        i = n;                                                                                     \
+      }                                                                                            \
+      for (int width = FEW / 2; width > 0; width /= 2)                                             \
+        for (int j = 0; j < width; j++)                                                            \
+          lanes[j] = OP(lanes[j + width], lanes[j]);                                               \
+      total = OP(lanes[0], total);                                                                 \
     }                                                                                              \
     for (; i < n; i++)                                                                             \
       total = OP((W)x[i], total);                                                                  \
@@ -70,29 +125,31 @@
                                   name##_join, name##_clear,          name##_add,                  \
                                   name##_fold, name##_store,          rows};
 
-DEFINE_REDUCER(sum_f32, float, float, f, double, SUM_OF, 0.0f, , DF_NAME(df_sum_rows))
-DEFINE_REDUCER(sum_f64, double, double, f, double, SUM_OF, 0.0, , NULL)
-DEFINE_REDUCER(sum_i32, int32_t, uint32_t, i, uint64_t, SUM_OF, 0, , NULL)
-DEFINE_REDUCER(sum_i64, int64_t, uint64_t, i, uint64_t, SUM_OF, 0, , NULL)
-DEFINE_REDUCER(mean_f32, float, float, f, double, SUM_OF, 0.0f, / (double)count,
+DEFINE_REDUCER(sum_f32, float, float, f, double, SUM_OF, 0.0f, , 0, DF_NAME(df_sum_rows))
+DEFINE_REDUCER(sum_f64, double, double, f, double, SUM_OF, 0.0, , 0, NULL)
+DEFINE_REDUCER(sum_i32, int32_t, uint32_t, i, uint64_t, SUM_OF, 0, , 0, NULL)
+DEFINE_REDUCER(sum_i64, int64_t, uint64_t, i, uint64_t, SUM_OF, 0, , 0, NULL)
+DEFINE_REDUCER(mean_f32, float, float, f, double, SUM_OF, 0.0f, / (double)count, 0,
                DF_NAME(df_sum_rows))
-DEFINE_REDUCER(mean_f64, double, double, f, double, SUM_OF, 0.0, / (double)count, NULL)
-DEFINE_REDUCER(max_f32, float, float, f, double, MAX_OF, -INFINITY, , DF_NAME(df_largest_of_rows))
-DEFINE_REDUCER(max_f64, double, double, f, double, MAX_OF, -(double)INFINITY, , NULL)
-DEFINE_REDUCER(max_i32, int32_t, int32_t, i, int64_t, MAX_OF, INT32_MIN, , NULL)
-DEFINE_REDUCER(max_i64, int64_t, int64_t, i, int64_t, MAX_OF, INT64_MIN, , NULL)
-DEFINE_REDUCER(min_f32, float, float, f, double, MIN_OF, INFINITY, , DF_NAME(df_smallest_of_rows))
-DEFINE_REDUCER(min_f64, double, double, f, double, MIN_OF, (double)INFINITY, , NULL)
-DEFINE_REDUCER(min_i32, int32_t, int32_t, i, int64_t, MIN_OF, INT32_MAX, , NULL)
-DEFINE_REDUCER(min_i64, int64_t, int64_t, i, int64_t, MIN_OF, INT64_MAX, , NULL)
-DEFINE_REDUCER(prod_f32, float, float, f, double, PROD_OF, 1.0f, , NULL)
-DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , NULL)
-DEFINE_REDUCER(prod_i32, int32_t, uint32_t, i, uint64_t, PROD_INT, 1, , NULL)
-DEFINE_REDUCER(prod_i64, int64_t, uint64_t, i, uint64_t, PROD_INT, 1, , NULL)
-DEFINE_REDUCER(max_i8, int8_t, int8_t, i, int64_t, MAX_OF, INT8_MIN, , NULL)
-DEFINE_REDUCER(max_u8, uint8_t, uint8_t, i, int64_t, MAX_OF, 0, , NULL)
-DEFINE_REDUCER(min_i8, int8_t, int8_t, i, int64_t, MIN_OF, INT8_MAX, , NULL)
-DEFINE_REDUCER(min_u8, uint8_t, uint8_t, i, int64_t, MIN_OF, UINT8_MAX, , NULL)
+DEFINE_REDUCER(mean_f64, double, double, f, double, SUM_OF, 0.0, / (double)count, 0, NULL)
+DEFINE_REDUCER(max_f32, float, float, f, double, MAX_OF, -INFINITY, , 1,
+               DF_NAME(df_largest_of_rows))
+DEFINE_REDUCER(max_f64, double, double, f, double, MAX_OF, -(double)INFINITY, , BY_VECTORS, NULL)
+DEFINE_REDUCER(max_i32, int32_t, int32_t, i, int64_t, MAX_OF, INT32_MIN, , 1, NULL)
+DEFINE_REDUCER(max_i64, int64_t, int64_t, i, int64_t, MAX_OF, INT64_MIN, , 1, NULL)
+DEFINE_REDUCER(min_f32, float, float, f, double, MIN_OF, INFINITY, , 1,
+               DF_NAME(df_smallest_of_rows))
+DEFINE_REDUCER(min_f64, double, double, f, double, MIN_OF, (double)INFINITY, , BY_VECTORS, NULL)
+DEFINE_REDUCER(min_i32, int32_t, int32_t, i, int64_t, MIN_OF, INT32_MAX, , 1, NULL)
+DEFINE_REDUCER(min_i64, int64_t, int64_t, i, int64_t, MIN_OF, INT64_MAX, , 1, NULL)
+DEFINE_REDUCER(prod_f32, float, float, f, double, PROD_OF, 1.0f, , 0, NULL)
+DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , 0, NULL)
+DEFINE_REDUCER(prod_i32, int32_t, uint32_t, i, uint64_t, PROD_INT, 1, , 0, NULL)
+DEFINE_REDUCER(prod_i64, int64_t, uint64_t, i, uint64_t, PROD_INT, 1, , 0, NULL)
+DEFINE_REDUCER(max_i8, int8_t, int8_t, i, int64_t, MAX_OF, INT8_MIN, , 1, NULL)
+DEFINE_REDUCER(max_u8, uint8_t, uint8_t, i, int64_t, MAX_OF, 0, , 1, NULL)
+DEFINE_REDUCER(min_i8, int8_t, int8_t, i, int64_t, MIN_OF, INT8_MAX, , 1, NULL)
+DEFINE_REDUCER(min_u8, uint8_t, uint8_t, i, int64_t, MIN_OF, UINT8_MAX, , 1, NULL)
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
