@@ -1,7 +1,8 @@
 """Resizing: every axis by itself, each result a weighted sum of a few elements.
 
 ``resize`` is decomposed into a ``resample`` per axis, whose tables of indices and weights are constants once the sizes
-are bound. The conventions are those of ONNX Resize, version 19.
+are bound; nearest elements of other dtypes than floats are gathered. The conventions are those of ONNX Resize,
+version 19.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def taps(
 
 
 def _resize_infer(x: TensorType, *, sizes: Shape, **how: Any) -> TensorType:
-    need_float("resize", x)
+    if how["mode"] != "nearest":
+        need_float("resize", x)
     need_shape("resize", sizes)
     need(len(sizes) == x.rank, f"resize: {len(sizes)} sizes for {x}")
     need(how["mode"] in MODES, f"resize: mode {how['mode']!r}; expected one of {', '.join(MODES)}")
@@ -234,6 +236,8 @@ def _resize(
     antialias: bool,
     roi: tuple[float, ...],
 ) -> Value:
+    from .gather import full, gather
+
     builder = x.builder
     assert builder is not None
     rank, old = x.type.rank, x.type.shape
@@ -253,11 +257,12 @@ def _resize(
             size, int(result), scale, mode=mode, coordinates=coordinates, nearest=nearest, cubic_a=cubic_a,
             exclude_outside=bool(exclude_outside), antialias=bool(antialias), crop=crop,
         )  # fmt: skip
-        tables = builder.constant(index), builder.constant(weight.astype(x.type.dtype.numpy))
-        y = resample(y, *tables, axis=axis)
+        if x.type.dtype.is_float:
+            tables = builder.constant(index), builder.constant(weight.astype(x.type.dtype.numpy))
+            y = resample(y, *tables, axis=axis)
+        else:
+            y = gather(y, builder.constant(index[:, 0]), axis=axis)
     if y.type.shape != tuple(sizes):  # an axis without elements
-        from .gather import full
-
         return builder.add(full, (), {"shape": tuple(sizes), "value": 0.0, "dtype": x.type.dtype}).outputs[0]  # type: ignore[return-value]
     from .arithmetic import copy
 
@@ -280,8 +285,8 @@ resize: Op = Op(
         "roi": (),
     },
     decompose=_resize,
-    doc="x at ``sizes``, by axis: nearest elements, or linear or cubic (Keys 1981) interpolation; ``scales`` where "
-    "they aren't the ratios of the sizes, ``roi`` (starts..., ends...) for tf_crop_and_resize",
+    doc="x at ``sizes``, by axis: nearest elements, or of floats linear or cubic (Keys 1981) interpolation; ``scales`` "
+    "where they aren't the ratios of the sizes, ``roi`` (starts..., ends...) for tf_crop_and_resize",
 )
 
 OPS = (resample, resample_grad, resize)

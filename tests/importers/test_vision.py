@@ -212,3 +212,24 @@ def test_sizes_by_a_scale_that_has_no_exact_number(scale):
     scales = np.array([1, 1, scale, scale], np.float32)
     inputs = [numbers(1, 1, 10, 20), np.zeros(0, np.float32), scales]
     check("Resize", inputs, stored=(1, 2), mode="linear", coordinate_transformation_mode="half_pixel")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "int64", "float32"])
+@pytest.mark.parametrize("size", [(7, 31), (20, 9), (10, 5)])
+def test_the_nearest_of_any_elements(dtype, size):
+    """Integers as they are: beyond 2^53, too, and with nothing but moves of elements."""
+    random = np.random.default_rng(1)
+    x = random.integers(0, 2 if dtype == "bool" else 100, (2, 3, 10, 13)).astype(dtype)
+    if dtype == "int64":
+        x += 2**62 + 1
+    sizes = np.array([2, 3, *size])
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nodes = [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **how)]
+    infos = [("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)]
+    data = onnx_model(nodes, infos, [onnx.ValueInfoProto(name="y")], [("sizes", sizes)], opset=19, ir_version=10)
+    rows, columns = ((np.arange(n) * old) // n for n, old in zip(size, (10, 13), strict=True))
+    for device in ("cpu", "numpy"):
+        session = df.Session(load_bytes(data.SerializeToString()), devices=[device], fallback="error")
+        np.testing.assert_array_equal(session.run(x)["y"], x[:, :, rows][..., columns])
+        if dtype != "float32" and device == "cpu":
+            assert {node.op for node in session.placement({"x": x.shape})} == {"gather"}

@@ -193,7 +193,8 @@ def Resize(
     dtype = value.type.dtype
     if mode != "nearest" and not dtype.is_float and (dtype.kind not in "iu" or dtype.bits > 32):
         raise ModelError(f"its input is {value.type}; only floats and integers of at most 32 bits are interpolated")
-    floats = value if dtype.is_float else ops.cast(value, to=float32 if dtype.bits < 32 else float64)
+    as_it_is = dtype.is_float or (mode == "nearest" and not region)
+    floats = value if as_it_is else ops.cast(value, to=float32 if dtype.bits < 32 else float64)
     how: dict[str, Any] = {
         "mode": mode, "coordinates": coordinate_transformation_mode, "nearest": nearest_mode,
         "cubic_a": cubic_coeff_a, "exclude_outside": exclude_outside, "antialias": antialias, "roi": region,

@@ -102,15 +102,29 @@ static df_ivec strip_lanes(const strip *t, int64_t at) {
   return lanes;
 }
 
-/* Results [o, last) of rows [begin, end), one by one. */
-static void gather_rows(const sampling *s, int64_t o, int64_t last, int64_t begin, int64_t end) {
-  for (int64_t u = begin; u < end; u++)
+/* Results [o, last) of rows [begin, end), one by one; |few| taps, or 0 for any number. */
+RESIZE_INLINE void gather_each(int few, const sampling *s, int64_t o, int64_t last, int64_t begin,
+                               int64_t end) {
+  const int64_t taps = few ? few : s->taps;
+  for (int64_t u = begin; u < end; u++) {
+    const float *x = s->in + u * s->size;
+    float *y = s->out + u * s->results;
     for (int64_t i = o; i < last; i++) {
       float sum = 0.0f;
-      for (int64_t t = 0; t < s->taps; t++)
-        sum += s->weight[i * s->taps + t] * s->in[u * s->size + s->index[i * s->taps + t]];
-      s->out[u * s->results + i] = sum;
+      for (int64_t t = 0; t < taps; t++)
+        sum += s->weight[i * taps + t] * x[s->index[i * taps + t]];
+      y[i] = sum;
     }
+  }
+}
+
+static void gather_rows(const sampling *s, int64_t o, int64_t last, int64_t begin, int64_t end) {
+  if (s->taps == 1)
+    gather_each(1, s, o, last, begin, end);
+  else if (s->taps == 2)
+    gather_each(2, s, o, last, begin, end);
+  else
+    gather_each(0, s, o, last, begin, end);
 }
 
 /* Vector |v| of the results, which begin at |o|, for rows [begin, end). Lanes and weights of |few|

@@ -29,6 +29,18 @@ typedef struct pad_plan {
   int64_t bytes;     /* of y */
 } pad_plan;
 
+/* i modulo |period|; most padding is shorter than a period, and needs no division. */
+static int64_t within_period(int64_t i, int64_t period) {
+  if (i < 0)
+    i += period;
+  else if (i >= period)
+    i -= period;
+  return i >= 0 && i < period ? i : (i % period + period) % period;
+}
+
+/* How many items of |size| bytes there are in |bytes|. */
+static int64_t items_in(int64_t bytes, int64_t size) { return size == 1 ? bytes : bytes / size; }
+
 /* The source of index i, -1 when it is filled. */
 static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
   if (i >= 0 && i < n)
@@ -38,11 +50,11 @@ static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
   if (mode == PAD_EDGE)
     return i < 0 ? 0 : n - 1;
   if (mode == PAD_WRAP)
-    return (i % n + n) % n;
+    return within_period(i, n);
   const int64_t period = 2 * (n - 1);
   if (period == 0)
     return 0;
-  i = (i % period + period) % period;
+  i = within_period(i, period);
   return i < n ? i : period - i;
 }
 
@@ -52,7 +64,7 @@ static int64_t pad_run_of(int64_t i, int64_t n, pad_mode mode, int64_t *step) {
   *step = mode != PAD_EDGE && period > 0;
   if (!*step)
     return INT64_MAX;
-  const int64_t at = (i % period + period) % period;
+  const int64_t at = within_period(i, period);
   if (mode == PAD_WRAP)
     return n - at;
   if (at < n - 1)
@@ -107,7 +119,7 @@ static void pad_row(const pad_plan *pad, char *to, const char *from, int64_t beg
   const int64_t low = df_min(axis->before, width);
   const int64_t high = df_max(low, df_min(axis->before + axis->kept, width));
   while (begin < end) {
-    const int64_t at = begin / block, within = begin - at * block;
+    const int64_t at = items_in(begin, block), within = begin - at * block;
     const int inside = at >= low && at < high;
     int64_t stop = at + 1; /* the block behind what one copy or filling reaches */
     int64_t step = 1;      /* between the sources of its elements, if they are blocks */
@@ -125,9 +137,10 @@ static void pad_row(const pad_plan *pad, char *to, const char *from, int64_t beg
     if (source < 0)
       fill(pad, to + begin, bytes);
     else if (block == pad->item)
-      df_copy_row(to + begin, 1, first, step * (axis->stride / block), bytes / block, block);
+      df_copy_row(to + begin, 1, first, step * items_in(axis->stride, block),
+                  items_in(bytes, block), block);
     else
-      df_copy_row(to + begin, 1, first, 1, bytes / pad->item, pad->item);
+      df_copy_row(to + begin, 1, first, 1, items_in(bytes, pad->item), pad->item);
     begin += bytes;
   }
 }
