@@ -81,17 +81,17 @@ def test_every_float16_is_cast_to_the_bit():
     floats = np.concatenate([near, halves.astype(np.float32), np.array(ends, np.float32)])
     for length in (1, 7, 8, 17, 255, 257, 5000, len(every)):
         g = df.GraphBuilder()
-        g.output("wide", df.ops.cast(g.input("x", float16, (length,)), to=float32))
+        g.output("found", df.ops.cast(g.input("x", float16, (length,)), to=float32))
         with df.Session(df.Model(g.build()), ["cpu"], threads=1, fallback="error") as session:
             for begin in range(0, len(every), 7919 if length > 1000 else 20011):
                 x = np.resize(every[begin:], length)
-                wide = session.run(x)["wide"]
+                found = session.run(x)["found"]
                 numbers = ~np.isnan(x)
                 np.testing.assert_array_equal(
-                    wide[numbers].view(np.uint32), x[numbers].astype(np.float32).view(np.uint32)
+                    found[numbers].view(np.uint32), x[numbers].astype(np.float32).view(np.uint32)
                 )
                 kept = (x.view(np.uint16) & 0x3FF).astype(np.uint32) << 13
-                np.testing.assert_array_equal((wide.view(np.uint32) & 0x7FFFFF)[~numbers], kept[~numbers])
+                np.testing.assert_array_equal((found.view(np.uint32) & 0x7FFFFF)[~numbers], kept[~numbers])
     with np.errstate(over="ignore"):
         rounded = floats.astype(np.float16)
     for order in (slice(None), slice(None, None, -1)):
@@ -111,9 +111,9 @@ def test_one_op_between_casts_is_a_program_that_casts(dtype):
     x = (3 * random.standard_normal((5, 1300))).astype(dtype.numpy)
     x[0, :4] = [np.nan, np.inf, -np.inf, -0.0]
     row, one = x[1], x[2:3, :1]
-    turned = np.ascontiguousarray(x.T)
+    transposed = np.ascontiguousarray(x.T)
     cases = [
-        (df.ops.tanh, (x,)), (df.ops.maximum, (x, row)), (df.ops.sub, (one, x)), (df.ops.add, (x, turned)),
+        (df.ops.tanh, (x,)), (df.ops.maximum, (x, row)), (df.ops.sub, (one, x)), (df.ops.add, (x, transposed)),
         (df.ops.mul, (x[:, :0], row[:0])), (df.ops.neg, (one,)),
     ]  # fmt: skip
     for op, arrays in cases:
@@ -121,7 +121,7 @@ def test_one_op_between_casts_is_a_program_that_casts(dtype):
         for fuse in (True, False):
             g = df.GraphBuilder()
             given = [g.input(f"x{i}", dtype, a.shape) for i, a in enumerate(arrays)]
-            last = [df.ops.transpose(v, perm=(1, 0)) if v.type.shape == turned.shape else v for v in given]
+            last = [df.ops.transpose(v, perm=(1, 0)) if v.type.shape == transposed.shape else v for v in given]
             g.output("y", op(*last))
             session = df.Session(df.Model(g.build()), ["cpu"], threads=1, fuse=fuse, fallback="error")
             feeds = {f"x{i}": a for i, a in enumerate(arrays)}

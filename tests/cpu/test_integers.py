@@ -39,9 +39,9 @@ def test_products_wrap_around(dtype):
         a, b = everywhere(random, dtype, left), everywhere(random, dtype, right)
         expected = np.matmul(a, b)
         np.testing.assert_array_equal(run(lambda a, b: ops.matmul(a, b), a=a, b=b), expected, err_msg=f"{left} {right}")
-        turned = {"a": a, "b": np.ascontiguousarray(b.swapaxes(-1, -2))}
+        transposed = {"a": a, "b": np.ascontiguousarray(b.swapaxes(-1, -2))}
         swap = (*range(b.ndim - 2), b.ndim - 1, b.ndim - 2)
-        found = run(lambda a, b: ops.matmul(a, ops.transpose(b, perm=swap)), **turned)  # noqa: B023
+        found = run(lambda a, b: ops.matmul(a, ops.transpose(b, perm=swap)), **transposed)  # noqa: B023
         np.testing.assert_array_equal(found, expected, err_msg=f"{left} {right} transposed")
     a, b = everywhere(random, dtype, (6, 5, 4)), everywhere(random, dtype, (6, 3))  # rows that are strided
     found = run(lambda a, b: ops.matmul(ops.transpose(a, perm=(1, 2, 0)), b), a=a, b=b)
@@ -56,9 +56,9 @@ def test_quotients_are_towards_zero(dtype):
     a, b = (x.reshape(-1) for x in np.meshgrid(*2 * [np.array(ends, dtype)]))
     a = np.concatenate([a, everywhere(random, dtype, 3000), everywhere(random, dtype, 3000)])
     b = np.concatenate([b, everywhere(random, dtype, 3000), random.integers(1, 100, 3000).astype(dtype)])
-    whole = np.where(b == 0, 1, b)
+    divisors = np.where(b == 0, 1, b)
     with np.errstate(over="ignore"):
-        products = (a // whole * whole).astype(dtype)  # multiples, and their neighbours
+        products = (a // divisors * divisors).astype(dtype)  # multiples, and their neighbours
     for numbers in (a, products, products - np.ones(1, dtype), products + np.ones(1, dtype)):
         exact = [
             0 if q == 0 else abs(int(p)) // abs(int(q)) * (-1 if (p < 0) != (q < 0) else 1)

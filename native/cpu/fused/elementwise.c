@@ -71,7 +71,7 @@ static int32_t arity_of(int64_t code) {
   return loop ? loop->arity : 0;
 }
 
-static const df_fit rounded = {0}; /* floats of 16 bits have no other way */
+static const df_fit rounded = {0}; /* floats of 16 bits have no options */
 
 /* |count| floats of an input from |begin| on, or the one that it is, where they lie or in |loaded|.
  */

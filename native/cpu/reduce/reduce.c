@@ -23,30 +23,30 @@
 
 enum { BY_VECTORS = 2 };
 
-typedef double wide __attribute__((vector_size(DF_LANES * 4)));
-typedef double wide_unaligned __attribute__((vector_size(DF_LANES * 4), aligned(8), may_alias));
-typedef int64_t wide_mask __attribute__((vector_size(DF_LANES * 4)));
+typedef double doubles __attribute__((vector_size(DF_LANES * 4)));
+typedef double doubles_unaligned __attribute__((vector_size(DF_LANES * 4), aligned(8), may_alias));
+typedef int64_t doubles_mask __attribute__((vector_size(DF_LANES * 4)));
 
 /* The larger one per lane; a NaN wins. */
-static inline wide wide_larger(wide a, wide b) {
-  const wide_mask keep = (b <= a) | (a != a);
-  return (wide)((keep & (wide_mask)a) | (~keep & (wide_mask)b));
+static inline doubles larger_doubles(doubles a, doubles b) {
+  const doubles_mask keep = (b <= a) | (a != a);
+  return (doubles)((keep & (doubles_mask)a) | (~keep & (doubles_mask)b));
 }
 
 /* The largest of sign * x times the sign, of DF_LANES doubles or more. */
 static double extreme_of(const double *x, int64_t n, double sign) {
   enum { LANES = DF_LANES / 2 };
-  wide one = *(const wide_unaligned *)x * sign;
-  wide two =
-      *(const wide_unaligned *)(x + n - LANES) * sign; /* some are read for the second time */
+  doubles one = *(const doubles_unaligned *)x * sign;
+  doubles two =
+      *(const doubles_unaligned *)(x + n - LANES) * sign; /* some are read for the second time */
   int64_t i = LANES;
   for (; i + 2 * LANES <= n; i += 2 * LANES) {
-    one = wide_larger(one, *(const wide_unaligned *)(x + i) * sign);
-    two = wide_larger(two, *(const wide_unaligned *)(x + i + LANES) * sign);
+    one = larger_doubles(one, *(const doubles_unaligned *)(x + i) * sign);
+    two = larger_doubles(two, *(const doubles_unaligned *)(x + i + LANES) * sign);
   }
   if (i + LANES <= n)
-    one = wide_larger(one, *(const wide_unaligned *)(x + i) * sign);
-  one = wide_larger(one, two);
+    one = larger_doubles(one, *(const doubles_unaligned *)(x + i) * sign);
+  one = larger_doubles(one, two);
   double most = one[0];
   for (int lane = 1; lane < LANES; lane++)
     most = DF_MAXIMUM(most, one[lane]);
