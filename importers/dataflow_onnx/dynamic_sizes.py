@@ -18,6 +18,7 @@ from .tensor import Tensor
 
 T = Tensor
 _FAR = (1 << 31) - 1  # ends from here on mean: up to the end; TensorFlow's converter writes this one
+_TABLE = 16  # an end of a slice that is so much or more, less a size, counts from the first element
 _DISTANT = 10_000_000  # ends from here on mostly do: JAX writes 10^9, Paddle this one; checked once the size is known
 
 
@@ -58,9 +59,12 @@ def size_value(c: Importer, size: Any) -> Any:
 
 
 def counts_from_the_end(at: Any) -> bool:
-    """Whether an end of a slice is a named size with a minus, as exporters write the last rows, if that is negative."""
+    """Whether an end of a slice is a named size with a minus, as exporters write the last rows, if that is negative.
+
+    A large number less a size is an index into a table of positions, counted from the first.
+    """
     least = at_least(-at) if isinstance(at, Dim) else None
-    return least is not None and (least >= 0 or at.is_linear)
+    return least is not None and (least >= 0 or (at.is_linear and least > -_TABLE))
 
 
 def may_not_be_negative(at: Any) -> bool:

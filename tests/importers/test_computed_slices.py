@@ -76,3 +76,38 @@ def test_ends_that_are_negative_for_some_sizes_alone(formula, number, step):
         given = {"x": np.ones(n, np.float32), "y": y}
         for found, expected in zip(ours(given).values(), theirs.run(None, given), strict=True):
             np.testing.assert_array_equal(found, expected, err_msg=f"n = {n}")
+
+
+def table_rows(offset):
+    """A file that takes the rows ``offset - n`` to ``offset - 1 + n`` of a table, n the number of positive elements."""
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["positive"]),
+        helper.make_node("NonZero", ["positive"], ["indices"]),
+        helper.make_node("Shape", ["indices"], ["n"], start=1, end=2),
+        helper.make_node("Sub", [f"{offset}", "n"], ["begin"]),
+        helper.make_node("Add", [f"{offset - 1}", "n"], ["stop"]),
+        helper.make_node("Slice", ["table", "begin", "stop", "0"], ["rows"]),
+        helper.make_node("Shape", ["rows"], ["width"]),
+        helper.make_node("Div", ["width", "2"], ["half"]),
+        helper.make_node("Slice", ["rows", "0", "half", "0"], ["z"]),
+    ]
+    stored = [ints(f"{number}", number) for number in (0, 2, offset, offset - 1)]
+    stored.append(helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0]))
+    inputs = [("x", TensorProto.FLOAT, ["N"]), ("table", TensorProto.FLOAT, [2 * offset - 1])]
+    outputs = [("rows", TensorProto.FLOAT, None), ("z", TensorProto.FLOAT, None)]
+    return onnx_model(nodes, inputs, outputs, stored, opset=17, ir_version=8)
+
+
+def test_a_position_in_a_table_less_a_size_of_data_counts_from_the_first():
+    """As a table of relative positions is read, for a size that no input has; beyond the table it is an error."""
+    data = table_rows(50).SerializeToString()
+    theirs, session = onnxruntime.InferenceSession(data), df.Session(load_bytes(data), devices=["cpu"])
+    table = np.arange(99, dtype=np.float32)
+    for n in (1, 5, 31, 50):
+        x = np.ones(n + 3, np.float32)
+        x[1:4] = -1
+        given = {"x": x, "table": table}
+        for expected, found in zip(theirs.run(None, given), session.run(given).values(), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    with pytest.raises(df.InputError, match="negative"):
+        session.run({"x": np.ones(60, np.float32), "table": table})
