@@ -80,7 +80,7 @@ class Parameter:
         return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
 
 
-@answering
+@answering()
 class Model(Editable):
     """A graph with parameters that can change.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn
 
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
@@ -18,7 +18,7 @@ from .execute.weighted import Weighted, weighted
 from .graph_runs import NoPlan
 from .host import checks
 from .host.fork import renew_in_child
-from .host.keywords import answering
+from .host.keywords import answering, refused
 from .host.limits import Limits, limited
 from .host.numbers import integer
 from .ir.graph import Graph
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .execute.profile import Profile
 
 
-@answering
+@answering("run")
 class Session:
     """Runs a model; safe to use from several threads.
 
@@ -184,6 +184,7 @@ class Session:
         outputs: Sequence[str] | None = None,
         *,
         out: Mapping[str, Array] | None = None,
+        **unknown: Never,
     ) -> dict[str, Array]:
         """The outputs by name, in the model's order; the arrays belong to the caller.
 
@@ -194,6 +195,7 @@ class Session:
             outputs: names of results or of inner values; all outputs by default.
             out: arrays to write into, by output name; they must have the exact dtype and shape, and no bytes in
                 common with inputs or with each other.
+            unknown: none; what is given by another name is refused with the nearest of these.
 
         Raises:
             InputError: unknown, missing or unfitting inputs; data that a kernel refuses.
@@ -202,6 +204,8 @@ class Session:
             ModelError: the session is closed.
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
+        if unknown:
+            refused(Session.run, self, unknown)
         if self._fed:
             inputs = from_maps(self._loaded().graph.inputs, self._fed, inputs)
         with limited(self._devices.account, "the run"):

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, NoReturn, TypeGuard, TypeVar, cast
 
 from ..errors import InputError
 
@@ -44,6 +44,9 @@ _ALIKE = (
 _WITHIN = {"optimizer": ("lr", "learning_rate", "momentum", "weight_decay")}  # what another argument holds
 
 
+UNKNOWN = "unknown"  # ``**unknown: Never`` of a method that is called too often for a wrapper, see ``refused``
+
+
 class UnknownKeyword(InputError, TypeError):
     """A function takes no such keyword."""
 
@@ -77,19 +80,27 @@ def answered(function: F) -> F:
     return cast(F, call)
 
 
-def answering(cls: C) -> C:
-    """The class, whose construction and public methods, its bases' too, are ``answered``."""
-    for base in cls.__mro__:
-        for name, found in list(vars(base).items()):
-            public = name == "__init__" or not name.startswith("_")
-            if public and _is_ours(found) and found.__code__.co_argcount + found.__code__.co_kwonlyargcount > 1:
-                setattr(base, name, answered(found))
-    return cls
+def answering(*but: str) -> Callable[[C], C]:
+    """Decorates a class, whose construction and public methods, its bases' too, are ``answered``.
+
+    Args:
+        but: methods that are called so often that the call of a wrapper counts.
+    """
+
+    def decorated(cls: C) -> C:
+        for base in cls.__mro__:
+            for name, found in list(vars(base).items()):
+                public = name == "__init__" or (not name.startswith("_") and name not in but)
+                if public and _is_ours(found) and found.__code__.co_argcount + found.__code__.co_kwonlyargcount > 1:
+                    setattr(base, name, answered(found))
+        return cls
+
+    return decorated
 
 
 def _unknown(function: Callable[..., Any], args: tuple[Any, ...], given: Iterable[str]) -> UnknownKeyword | None:
     kinds = inspect.signature(function).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in kinds):
+    if any(one.kind is one.VAR_KEYWORD and one.name != UNKNOWN for one in kinds):
         return None
     known = [one.name for one in kinds if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     known = known[1:] if known[:1] == ["self"] else known
@@ -101,6 +112,13 @@ def _unknown(function: Callable[..., Any], args: tuple[Any, ...], given: Iterabl
         owner = type(args[0]).__name__  # users know no base of it
     name = f"{owner}.{name}".removeprefix(".").removesuffix(".__init__")
     return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
+
+
+def refused(method: Callable[..., Any], owner: object, given: Iterable[str]) -> NoReturn:
+    """Raises the error for what a method found among its ``**unknown``."""
+    error = _unknown(cast(Any, method), (owner,), given)
+    assert error is not None
+    raise error
 
 
 def answer(module_name: str, *names: str) -> None:

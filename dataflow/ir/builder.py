@@ -27,7 +27,7 @@ from .types import dtype as as_dtype
 from .value import Value, refuse_bool
 
 
-@answering
+@answering("add", "again", "value", "scalar", "scalar_of", "unique", "rename", "producer", "initializer_of", "nodes")
 class GraphBuilder:
     """Collects values and nodes; ``build`` freezes them.
 

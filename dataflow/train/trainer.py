@@ -53,7 +53,7 @@ from .watch.tensors import tensor_statistics
 _log = logging.getLogger("dataflow")
 
 
-@answering
+@answering()
 class Trainer(Changing):
     """Trains parameters of a model; owns its weights until closed.
 
