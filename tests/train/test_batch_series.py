@@ -222,7 +222,7 @@ def test_tensors_of_a_length_times_itself_are_in_a_series() -> None:
 def test_what_is_computed_again_is_the_same_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(goals, "FREE_FROM", 0)
     monkeypatch.setattr(goals, "FREE", 0.2)
-    shapes, model = [(3, length) for length in (30, 20, 36, 25, 33)], layers(count=4)
+    shapes, model = [(3, length) for length in (40, 30, 46, 35, 43)], layers(count=4)
     programs, trainer = series_of(model, shapes)
     with trainer:
         again = trainer.programs.plans()["series-step"].again

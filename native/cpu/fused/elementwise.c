@@ -11,6 +11,7 @@
  * where reduce/reduce.c needs it, and is never in memory: 4 bytes less to write and to read per
  * element.
  */
+#include "assume.h"
 #include "kernels/program.h"
 #include "map/convert.h"
 #include "map/run.h"
@@ -92,6 +93,7 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
   static const int64_t together[2] = {1, 1};
   const program *state = call->state;
   const df_program *p = &state->steps;
+  DF_ASSUME(p->steps > 0 && p->inputs == call->n_inputs);
   const int32_t last = p->steps - 1;
   const int32_t result = p->trailing ? DF_FLOAT32 : call->outputs[0]->dtype;
   _Alignas(64) float results[DF_PROGRAM_STEPS][BLOCK], loaded[DF_PROGRAM_INPUTS][BLOCK];

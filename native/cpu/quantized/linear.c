@@ -52,15 +52,14 @@ typedef struct linear {
     memcpy(&bits, &rounder, sizeof bits);                                                          \
     DF_IVDEP                                                                                       \
     for (int64_t i = 0; i < n; i++) {                                                              \
-      const int32_t from_zero = zero[i];                                                           \
-      const float least = (float)((LEAST) - from_zero), most = (float)((MOST) - from_zero);        \
+      const float least = (float)((LEAST) - zero[i]), most = (float)((MOST) - zero[i]);            \
       float steps = from[i] / scale[i];                                                            \
       steps = steps > least ? steps : least;                                                       \
       steps = steps < most ? steps : most;                                                         \
       steps += ROUNDER;                                                                            \
       int32_t found;                                                                               \
       memcpy(&found, &steps, sizeof found);                                                        \
-      to[i] = (T)(found - bits + from_zero);                                                       \
+      to[i] = (T)(found - bits + zero[i]);                                                         \
     }                                                                                              \
   }
 
