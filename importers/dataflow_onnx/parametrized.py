@@ -3,6 +3,7 @@
 PyTorch's older exporter stores parameters and buffers alike, by the names that a module has for them. What a module
 computes of a tensor alone, in every run, is computed of a parameter: of a buffer it would have kept the result. What is
 subtracted from other values, or divides them, may be a buffer: the mean and deviation by which inputs are normalized.
+A tensor to which 1 is added is a scale that is learned as its difference from 1.
 What modules call weight, bias or embeddings is a parameter whatever is computed of it before a layer reads that:
 masked, scaled, resized, normalized; but for batch norms that are frozen, whose four vectors are buffers. So is what a
 batch norm in training mode makes a convolution's weight of, by whatever name: that exporter numbers a parameter of
@@ -30,7 +31,8 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
     """Those of some stored tensors that are weights by what is computed of them.
 
     They stand alone in a function that parametrizes, in a quotient with what is computed of them, as their norm, or in
-    a difference with that, as their mean; or they are an exponent; or are called what parameters are.
+    a difference with that, as their mean; or 1 is added to them; or they are an exponent; or are called what parameters
+    are.
     """
     shown = {value: value for value in stored}
     made_of = {value: frozenset({value} & shown.keys()) for value in graph.initializers}
@@ -48,6 +50,8 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
                     yield from (source for source in made_of[value] if _CALLED.search(source.name))
         if node.op.name == "pow" and read[1] in shown:
             yield shown[read[1]]
+        if node.op.name == "add":
+            yield from (shown[a] for a, b in (read, read[::-1]) if a in shown and _is_one(graph, b))
         first = shown.get(read[0]) if read else None
         if first is None:
             continue
@@ -55,6 +59,12 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
             shown.update(dict.fromkeys(made, first))
         elif node.op.name in _FUNCTIONS or (node.op.name in _BY_ITSELF and first in made_of.get(read[1], ())):
             yield first
+
+
+def _is_one(graph: Graph, value: Value) -> bool:
+    """Whether a value is the stored number 1."""
+    stored = graph.initializers.get(value)
+    return stored is not None and stored.array.size == 1 and bool((stored.array == 1).all())
 
 
 def standardized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:

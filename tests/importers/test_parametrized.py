@@ -59,6 +59,28 @@ def test_learned_numbers_are_trained_and_literals_are_not():
     assert trained(file(nodes, stored)) == {"logit_scale", "pool.p"}
 
 
+@pytest.mark.parametrize("one_first", [False, True])
+def test_scales_learned_as_their_difference_from_one_are_trained(one_first):
+    """As LayerNorm of a width times 1 + gamma; buffers that other numbers are added to stay as they are."""
+    read = ["gamma", "one"]
+    nodes = [
+        node("Constant", [], ["one"], value_float=1.0),
+        node("Constant", [], ["two"], value_float=2.0),
+        node("Add", read[::-1] if one_first else read, ["scale"]),
+        node("Add", ["grid", "two"], ["moved"]),
+        node("Mul", ["x", "scale"], ["a"]),
+        node("Sub", ["a", "moved"], ["y"]),
+    ]
+    model = load_bytes(file(nodes, {"gamma": column() - 1, "grid": column()}).SerializeToString())
+    assert [name for name, p in model.parameters.items() if p.trainable] == ["gamma"]
+    x, gamma = RANDOM.standard_normal((3, 4)).astype(np.float32), model.parameters["gamma"].array
+    y = x * (gamma + 1) - (model.parameters["grid"].array + 2)
+    with df.Trainer(model, "mse", df.optim.SGD(lr=0.5), devices=["cpu"]) as trainer:
+        trainer.step({"x": x, "labels": np.zeros_like(y)})
+    expected = gamma - 0.5 * (2 * y * x).sum(0) / y.size
+    np.testing.assert_allclose(model.parameters["gamma"].array, expected, rtol=1e-5)
+
+
 def test_what_inputs_are_normalized_by_stays_as_it_is():
     """Buffers and centers alike are subtracted from inputs, or divide them; such a tensor is named by who wants it."""
     nodes = [node("Sub", ["x", "mean"], ["a"]), node("Div", ["a", "std"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
