@@ -237,3 +237,19 @@ def test_a_slice_of_a_vector_that_is_added_is_a_bias(value, first):
     ends = [(name, np.array([at])) for name, at in (("begin", 4), ("end", 8))]
     stored = [("w", STORED["fc.weight"]), ("in_proj.bias", bias), *ends]
     assert trained(onnx_model(nodes, [("x", 1, [4, 4])], [("y", 1, [4, 4])], stored)) == {"w", "in_proj.bias"}
+
+
+@pytest.mark.parametrize("kind", ["Add", "Mul"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_vector_with_axes_behind_it_is_a_weight_whichever_operand_it_is(kind, first):
+    """As the scale of channels in ``self.weight[:, None, None] * x``, a norm of images or a layer's scale."""
+    operands = ["seen", "x"] if first else ["x", "seen"]
+    nodes = [
+        node("Unsqueeze", ["norm.weight", "axis"], ["column"]),
+        node("Unsqueeze", ["column", "next"], ["seen"]),
+        node(kind, operands, ["y"]),
+    ]
+    scale = RANDOM.standard_normal(4).astype(np.float32)
+    stored = [("norm.weight", scale), ("axis", np.array([1])), ("next", np.array([2]))]
+    proto = onnx_model(nodes, [("x", 1, [2, 4, 3, 3])], [("y", 1, [2, 4, 3, 3])], stored)
+    assert trained(proto) == {"norm.weight"}

@@ -33,8 +33,8 @@ def binary(operator: Collector, name: str, op: Any, learned: bool = False) -> No
         return op(left, right) if c.freed is None else op(*c.freed.aligned(c, left, right))
 
     def operands(c: Importer, a: T, b: T) -> tuple[Value, Value]:
-        if learned and a.stored is not None and a.type.rank == 1 and b.array is None and b.stored is None:
-            return c.weight(a, single=False), c.value(b)  # a slice of a vector, as one bias of three
+        if learned and a.stored is not None and b.array is None and b.stored is None:
+            return c.weight(a, single=False), c.value(b)  # a view, as of one bias of three, or with axes behind it
         if learned and a.array is None:
             return c.value(a), c.weight(b, single=False)
         if learned and b.array is None:
