@@ -61,24 +61,58 @@ def test_learned_numbers_are_trained_and_literals_are_not():
 
 @pytest.mark.parametrize("one_first", [False, True])
 def test_scales_learned_as_their_difference_from_one_are_trained(one_first):
-    """As LayerNorm of a width times 1 + gamma; buffers that other numbers are added to stay as they are."""
+    """As LayerNorm of a width times 1 + gamma; a multiple of what inputs are normalized by stays as it is."""
     read = ["gamma", "one"]
     nodes = [
         node("Constant", [], ["one"], value_float=1.0),
         node("Constant", [], ["two"], value_float=2.0),
         node("Add", read[::-1] if one_first else read, ["scale"]),
-        node("Add", ["grid", "two"], ["moved"]),
+        node("Mul", ["center", "two"], ["moved"]),
         node("Mul", ["x", "scale"], ["a"]),
         node("Sub", ["a", "moved"], ["y"]),
     ]
-    model = load_bytes(file(nodes, {"gamma": column() - 1, "grid": column()}).SerializeToString())
+    model = load_bytes(file(nodes, {"gamma": column() - 1, "center": column()}).SerializeToString())
     assert [name for name, p in model.parameters.items() if p.trainable] == ["gamma"]
     x, gamma = RANDOM.standard_normal((3, 4)).astype(np.float32), model.parameters["gamma"].array
-    y = x * (gamma + 1) - (model.parameters["grid"].array + 2)
+    y = x * (gamma + 1) - 2 * model.parameters["center"].array
     with df.Trainer(model, "mse", df.optim.SGD(lr=0.5), devices=["cpu"]) as trainer:
         trainer.step({"x": x, "labels": np.zeros_like(y)})
     expected = gamma - 0.5 * (2 * y * x).sum(0) / y.size
     np.testing.assert_allclose(model.parameters["gamma"].array, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Concat", "Mul", "Sub"])
+def test_what_is_computed_of_one_tensor_and_of_numbers_is_trained(kind):
+    """Multiples, squares and differences from numbers, by whatever name."""
+    operands = ["scaled", "x"] if kind == "Sub" else ["x", "scaled"]
+    options = {"axis": 0} if kind == "Concat" else {}
+    nodes = [
+        node("Constant", [], ["two"], value_float=2.0),
+        node("Pow", ["gate", "two"], ["square"]),
+        node("Sub", ["two", "square"], ["difference"]),
+        node("Neg", ["difference"], ["scaled"]),
+        node(kind, operands, ["y"], **options),
+    ]
+    assert trained(file(nodes, {"gate": column()[None]})) == {"gate"}
+
+
+def test_masked_matrices_are_trained_and_their_masks_are_not():
+    nodes = [node("Mul", ["kernel", "seen"], ["masked"]), node("MatMul", ["x", "masked"], ["y"])]
+    stored = {"kernel": RANDOM.standard_normal((4, 4)), "seen": np.tril(np.ones((4, 4)))}
+    assert trained(file(nodes, stored)) == {"kernel"}
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_tokens_that_are_repeated_are_trained(shown):
+    """As a token of classes for each row, in a shape of its own before that."""
+    views = [node("Unsqueeze", ["token", "axes"], ["row"])] if shown else []
+    repeated = node("Tile", ["row" if shown else "token", "counts"], ["rows"])
+    proto = file([*views, repeated, node("Concat", ["rows", "x"], ["y"], axis=0)], {"token": column()[:4]})
+    if not shown:
+        proto.graph.initializer[0].dims.insert(0, 1)
+    for name, numbers in {"axes": [0], "counts": [3, 1]}.items():
+        proto.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers))
+    assert trained(proto) == {"token"}
 
 
 def test_what_inputs_are_normalized_by_stays_as_it_is():

@@ -146,10 +146,11 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 
 
 def _is_learned(x: T) -> bool:
-    """Whether a stored tensor looks like a token or a table of positions: masks have two values."""
-    if x.array is None or x.array.dtype.kind != "f":
+    """Whether a tensor shows a stored one that looks like a token or a table of positions: masks have two values."""
+    source = x if x.array is not None else x.stored
+    if source is None or source.array is None or source.array.dtype.kind != "f":
         return False
-    ordered = np.sort(x.array.reshape(-1)[:4096])  # np.unique would import numpy.ma, which takes as long as a file
+    ordered = np.sort(source.array.reshape(-1)[:4096])  # np.unique would import numpy.ma, which takes as long as a file
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) > 1
 
 
@@ -169,7 +170,7 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
 
 @operator("Tile", 6)
 def Tile(c: Importer, x: T, repeats: T) -> Any:
-    value, counts = c.value(x), c.known_sizes(repeats)
+    value, counts = c.weight(x) if _is_learned(x) else c.value(x), c.known_sizes(repeats)
     counts = list(c.ints(repeats, "repeats")) if counts is None else counts
     shape = value.type.shape
     if c.freed is not None:
