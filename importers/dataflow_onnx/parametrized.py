@@ -4,7 +4,8 @@ PyTorch's older exporter stores parameters and buffers alike, by the names that 
 computes of a tensor alone, in every run, is computed of a parameter: of a buffer it would have kept the result. What is
 subtracted from other values, or divides them, may be a buffer: the mean and deviation by which inputs are normalized.
 Such a center may be a multiple of what is stored, as for inputs of up to 255; any other operand that is computed of one
-tensor, of numbers and of masks, as 1 + gamma, is computed of a parameter.
+tensor, of numbers and of masks, as 1 + gamma, is computed of a parameter; not so of a tensor of one element, which is a
+setting at least as often, as the epsilon of graph isomorphism networks.
 What modules call weight, bias or embeddings is a parameter whatever is computed of it before a layer reads that:
 masked, scaled, resized, normalized; but for batch norms that are frozen, whose four vectors are buffers. So is what a
 batch norm in training mode makes a convolution's weight of, by whatever name: that exporter numbers a parameter of
@@ -44,7 +45,7 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
         value for value, data in graph.initializers.items()
         if value not in shown and (data.array.size == 1 or _is_mask(data.array))
     }  # fmt: skip
-    single = set(shown)  # and what is computed of one of them and of numbers
+    single = {value for value in shown if graph.initializers[value].array.size > 1}  # and what is computed of one alone
     for node in graph.nodes if shown else ():
         read = [value for value in node.inputs if value is not None]
         made = [value for value in node.outputs if value is not None]

@@ -96,6 +96,17 @@ def test_what_is_computed_of_one_tensor_and_of_numbers_is_trained(kind):
     assert trained(file(nodes, {"gate": column()[None]})) == {"gate"}
 
 
+def test_a_number_that_another_is_added_to_stays_as_it_is():
+    """Epsilon of a graph isomorphism network is a buffer unless its user asks for more; the file looks the same."""
+    nodes = [
+        node("Constant", [], ["one"], value_float=1.0),
+        node("Add", ["eps", "one"], ["scale"]),
+        node("Mul", ["x", "scale"], ["a"]),
+        node("MatMul", ["a", "w"], ["y"]),
+    ]
+    assert trained(file(nodes, {"eps": [0.1], "w": RANDOM.standard_normal((4, 4))})) == {"w"}
+
+
 def test_masked_matrices_are_trained_and_their_masks_are_not():
     nodes = [node("Mul", ["kernel", "seen"], ["masked"]), node("MatMul", ["x", "masked"], ["y"])]
     stored = {"kernel": RANDOM.standard_normal((4, 4)), "seen": np.tril(np.ones((4, 4)))}
