@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
@@ -111,3 +111,34 @@ def test_a_position_in_a_table_less_a_size_of_data_counts_from_the_first():
             np.testing.assert_array_equal(found, expected)
     with pytest.raises(df.InputError, match="negative"):
         session.run({"x": np.ones(60, np.float32), "table": table})
+
+
+GROWING = """<ir_version: 8, opset_import: ["" : 17]>
+growing (int64 n, float[K] start) => (float[E] y) {
+  yes = Constant <value = bool {1}> ()
+  two = Constant <value = int64 {2}> ()
+  one = Constant <value = int64 {1}> ()
+  axis = Constant <value = int64[1] {0}> ()
+  far = Constant <value = int64[1] {100}> ()
+  y = Loop (n, yes, start) <body = main (int64 i, bool c, float[A] v) => (bool d, float[B] r) {
+    odd = Mod (i, two)
+    first = Unsqueeze (odd, axis)
+    even = Sub (one, odd)
+    step_of_one = Add (even, odd)
+    step = Unsqueeze (step_of_one, axis)
+    part = Slice (v, first, far, axis, step)
+    r = Concat <axis = 0> (part, v)
+    d = Identity (c)
+  }>
+}"""
+
+
+def test_a_slice_by_computed_steps_reads_what_the_loop_carries():
+    """The node is made for these values, which an earlier node gave: they are no weights, which others could set."""
+    data = parser.parse_model(GROWING).SerializeToString()
+    theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    session = df.Session(load_bytes(data), devices=["cpu"], fallback="allow")
+    for n, size in ((1, 3), (3, 3), (3, 5), (2, 4)):
+        given = {"n": np.array(n), "start": np.arange(1, size + 1, dtype=np.float32)}
+        (expected,) = theirs.run(None, given)
+        np.testing.assert_array_equal(session.run(given)["y"], expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataflow import Dim, TensorType
@@ -221,6 +221,7 @@ class SpanTable:
         name = f"{self._record.graph.name}/{scope.record.name}/{start}"
         graph = GraphRecord(name, nodes, types, (), {**stored, **known})
         importer = _Eager(dataclasses.replace(self._record, graph=graph), self._path, self._table)
+        importer.computed = known.keys()
         importer.declare(graph)
         importer.know(types)
         names = dict.fromkeys(name for index in range(start, end) for name in scope.reads[index])
@@ -255,6 +256,10 @@ class _Eager(Importer):
     """Converts nodes as long as it can; loops stay nodes of their own."""
 
     unrolls = False
+    computed: Collection[str] = ()  # names of stored tensors that nodes before these gave, and that nobody trains
+
+    def is_of_file(self, name: str) -> bool:
+        return name not in self.computed
 
     def know(self, types: Mapping[str, TensorType]) -> None:
         """Says that for other sizes of what is read nothing is converted again, as for those read from data."""
