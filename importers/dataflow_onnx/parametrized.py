@@ -54,7 +54,8 @@ def parametrized(graph: Graph, stored: Collection[Value]) -> Iterator[Value]:
             made_of.update(dict.fromkeys(made, of))
             if len(of) == 1 and all(value in single or value in numbers for value in read):
                 single.update(made)
-            if read and (node.op.name not in _VIEWS or not computed.isdisjoint(read)):
+            repeated = node.op.name == "broadcast_to"
+            if read and (repeated or node.op.name not in _VIEWS or not computed.isdisjoint(read)):
                 computed.update(made)
         else:
             for value in computed.intersection(read):

@@ -170,7 +170,7 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
 
 @operator("Tile", 6)
 def Tile(c: Importer, x: T, repeats: T) -> Any:
-    value, counts = c.weight(x) if _is_learned(x) else c.value(x), c.known_sizes(repeats)
+    value, counts = c.value(x), c.known_sizes(repeats)
     counts = list(c.ints(repeats, "repeats")) if counts is None else counts
     shape = value.type.shape
     if c.freed is not None:
