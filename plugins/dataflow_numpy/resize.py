@@ -33,14 +33,15 @@ def _resize(attributes: Attributes, x: Array) -> Array:
     options |= {key: bool(attributes[key]) for key in ("exclude_outside", "antialias")}
     if 0 in x.shape or 0 in sizes:
         return np.zeros(sizes, x.dtype)
-    y = x if x.dtype.kind in "iub" else upcast(x)
+    nearest = attributes["mode"] == "nearest"  # elements as they are, of any dtype
+    y = x if nearest else upcast(x)
     for axis, (size, result) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = scales[axis] if scales else result / size
         if size == result and scale == 1.0 and attributes["coordinates"] != "tf_crop_and_resize":
             continue  # an axis that isn't resized stays, whatever its coordinates would be
         crop = (roi[axis], roi[axis + x.ndim]) if roi else (0.0, 1.0)
         index, weight = taps(size, result, scale, crop=crop, **options)
-        if x.dtype.kind in "iub":  # nearest elements, as they are
+        if nearest:
             y = np.take(y, index[:, 0], axis=axis)
             continue
         y = np.moveaxis((np.moveaxis(y, axis, -1)[..., index] * weight).sum(axis=-1), -1, axis)

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import dataflow as df
 from dataflow.ops.resize import taps
 from tests.support import left_to_nightly, python_on
 
@@ -66,6 +67,17 @@ for size, results, taps in ((12, 24, 2), (6, 33, 1), (40, 13, 3), (5, 70, 2), (6
         np.testing.assert_allclose(last, exact, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(last, before.T)
 """
+
+
+@pytest.mark.parametrize("dtype", [df.string, df.complex64, df.bool_, df.uint64, df.float16], ids=str)
+def test_nearest_elements_of_any_dtype_are_moved_as_they_are(dtype):
+    numbers = 2**53 + np.arange(6).reshape(2, 3) if dtype == df.uint64 else np.arange(6).reshape(2, 3) % 4
+    x = numbers.astype(str).astype(object) if dtype == df.string else numbers.astype(dtype.numpy)
+    g = df.GraphBuilder()
+    g.output("y", df.ops.resize(g.input("x", dtype, x.shape), sizes=(4, 2), coordinates="asymmetric", nearest="floor"))
+    for device in ("cpu", "numpy"):
+        with df.Session(df.Model(g.build()), [device]) as session:
+            np.testing.assert_array_equal(session.run(x)["y"], x[[0, 0, 1, 1]][:, [0, 1]])
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
