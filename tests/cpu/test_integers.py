@@ -73,6 +73,16 @@ def test_quotients_are_towards_zero(dtype):
         np.testing.assert_array_equal(found, same)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sums_and_products_wrap_around(dtype):
+    """Within runs of a row, and where those of a long one are joined: no sum of two of them overflows."""
+    for shape in ((3, 40), (2, 5000), (1, 200_000)):
+        x = everywhere(np.random.default_rng(5), dtype, shape)
+        for op, own in ((ops.reduce_sum, np.sum), (ops.reduce_prod, np.prod)):
+            found = run(lambda x: op(x, axes=(1,), keepdims=0), x=x | 1)  # noqa: B023
+            np.testing.assert_array_equal(found, own(x | 1, 1, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", UNSIGNED)
 def test_numbers_without_sign(dtype):
     x = everywhere(np.random.default_rng(2), dtype, 100)

@@ -99,7 +99,7 @@ static double extreme_of(const double *x, int64_t n, double sign) {
     return (df_reduced){.field = (V)(T)total};                                                     \
   }                                                                                                \
   static df_reduced name##_join(df_reduced a, df_reduced b) {                                      \
-    return (df_reduced){.field = (V)OP(b.field, a.field)};                                         \
+    return (df_reduced){.field = (V)OP((V)b.field, (V)a.field)};                                   \
   }                                                                                                \
   static void name##_clear(void *partial, int64_t n) {                                             \
     T *p = partial;                                                                                \
