@@ -16,7 +16,7 @@ from .host.fork import renew_in_child
 from .host.keywords import answering
 from .host.named import Named
 from .ir.builder import built
-from .ir.edits import Edit, dropped, edited
+from .ir.edits import Edit, dropped, edited, is_by_hand
 from .ir.graph import Graph, with_data_of
 from .ir.specialize import Form, Given, Interpreter, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
@@ -171,7 +171,7 @@ class Model(Editable):
         """
         found = {}
         for value, data in self.graph.initializers.items():
-            stored = not data.literal or self.source is None
+            stored = not data.literal or is_by_hand(self.source)
             floats = value.type.dtype.is_float and value.type.elements > 1
             if data.role != "constant" or (stored and floats):
                 found[value.name] = Parameter(self, value, self.aliases.get(value.name, ()))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import ModelError
-from .graph import Graph
+from .graph import Graph, with_data_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Edited:
         reduced: the graph lacks outputs of the file, or has others.
         form: a graph that computes the same, whose nodes a file has for the added values that both know; None: the
             graph's own.
+        anew: where the file can't have the changes, the graph is written without it.
     """
 
     source: object
@@ -46,10 +47,21 @@ class Edited:
     added: frozenset[str] = frozenset()
     reduced: bool = False
     form: Graph | None = None
+    anew: bool = False
+
+
+def is_by_hand(source: object) -> bool:
+    """Whether this is the source of a model that no file gave."""
+    return source is None or (isinstance(source, Edited) and source.source is None)
 
 
 def edited(
-    source: object, edits: Iterable[Edit] = (), added: Iterable[str] = (), *, reduced: bool = False
+    source: object,
+    edits: Iterable[Edit] = (),
+    added: Iterable[str] = (),
+    *,
+    reduced: bool = False,
+    anew: bool = False,
 ) -> Edited | None:
     """The source of a graph that was changed once more; None of one built by hand.
 
@@ -58,18 +70,21 @@ def edited(
         edits: see ``Edited``.
         added: likewise.
         reduced: likewise.
+        anew: likewise.
 
     Raises:
         ModelError: an edit renames a value of ``Edited.form``.
     """
-    if source is None:
+    if is_by_hand(source):
         return None
     before = source if isinstance(source, Edited) else Edited(source)
     made = tuple(edits)
     all_added = _renamed(before.added, made) | frozenset(added)
-    of_file = tuple(
-        replace(edit, added=edit.old in before.added) for edit in made if edit.readers or edit.old not in before.added
-    )
+    of_file, computed = [], {*before.added}
+    for edit in made:
+        if edit.readers or edit.old not in before.added:
+            of_file.append(replace(edit, added=edit.old in computed))
+        computed.update(() if edit.readers else (edit.old,))  # by an added node, from here on
     if before.form is not None:
         of_form = {value.name for value in before.form.producers()} & before.added
         renamed = [edit.old for edit in made if not edit.keeps and edit.old in of_form]
@@ -78,7 +93,8 @@ def edited(
                 f"{renamed[0]!r} can't be changed: a file has another form of it than the model computes, after "
                 "straight_through; save the model and load it, then change it"
             )
-    return Edited(before.source, before.edits + of_file, all_added, before.reduced or reduced, before.form)
+    anew = before.form is None and (before.anew or anew)  # a form lacks what is changed behind it
+    return Edited(before.source, (*before.edits, *of_file), all_added, before.reduced or reduced, before.form, anew)
 
 
 def in_form(source: object, form: Graph, copied: Graph, changed: Graph) -> tuple[object, Graph]:
@@ -90,10 +106,27 @@ def in_form(source: object, form: Graph, copied: Graph, changed: Graph) -> tuple
         copied: the graph that computes the same, with all stored tensors of that.
         changed: the same without what nothing reads; what nodes of the file do comes back.
     """
+    if source is None:
+        return Edited(None, form=form, anew=True), changed
     if not isinstance(source, Edited) or not source.added or source.form is not None:
         return source, changed
     unread = {value: data for value, data in copied.initializers.items() if value.name in source.added}
     return replace(source, form=form), replace(changed, initializers={**changed.initializers, **unread})
+
+
+def in_file(source: object, graph: Graph) -> tuple[object, Graph]:
+    """The source and the graph of a model as nodes of a file compute it, see ``in_form``; as given without a form.
+
+    Args:
+        source: of the model.
+        graph: of the model, with the data that the other has too.
+    """
+    if not isinstance(source, Edited) or source.form is None or not source.anew:
+        return source, graph
+    types = {value.name: value.type for value in graph.initializers}
+    if any(types.get(value.name, value.type) != value.type for value in source.form.initializers):
+        return source, graph  # a replaced head
+    return replace(source, form=None) if source.source is not None else None, with_data_of(source.form, graph)
 
 
 def dropped(source: object, name: str, taken: Collection[str]) -> str:

@@ -64,7 +64,7 @@ def straight_through(model: Model) -> Model:
             "no gradient passes %d nodes that compute with integers, first %s: those of a file in QDQ form compute "
             "with floats between DequantizeLinear and QuantizeLinear", len(pairs.ends), pairs.ends[0].describe(),
         )  # fmt: skip
-    source, changed = in_form(model.source, model.graph, copied, changed)
+    source, changed = in_form(model.source, graph, copied, changed)
     return Model(changed, aliases=model.aliases, source=source, metadata=model.metadata)
 
 

@@ -38,6 +38,7 @@ _NAMES = {
     "Builder": "ir.value",
     "Edit": "ir.edits",
     "Edited": "ir.edits",
+    "in_file": "ir.edits",
     "Graph": "ir.graph",
     "GraphBuilder": "ir.builder",
     "Initializer": "ir.graph",

@@ -81,9 +81,9 @@ def quantize_static(
     if model.forms:
         raise InputError("quantize_static: a model with sequences or optionals has no batches of samples")
     graph = model.graph_with_data()
-    layers = chosen(
-        model.graph, layers_of(model.graph, model.aliases, grouped=True), "*" if targets is None else targets
-    )
+    layers = layers_of(model.graph, model.aliases, grouped=True)
+    if targets is not None:
+        layers = chosen(model.graph, layers, targets)
     names = {layer.weight.name for layer in layers}
     layers = [layer for layer in layers_of(graph, model.aliases, grouped=True) if layer.weight.name in names]
     products = products_of(graph, layers)
@@ -141,7 +141,8 @@ class _Pairs:
         """The model with them."""
         changed = eliminate_dead_code(rewrite(self._graph, self._replace), extras=False)
         added = {value.name for value in changed.values()} - self._names
-        source = edited(self._model.source, self._edits, added | {e.old for e in self._edits if not e.keeps})
+        computed = added | {edit.old for edit in self._edits if not edit.keeps}
+        source = edited(self._model.source, self._edits, computed, anew=True)
         return Model(changed, aliases=self._aliases, source=source, metadata=self._model.metadata)
 
     def _replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:

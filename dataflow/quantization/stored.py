@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import ops
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.edits import Edit, dropped, edited
+from ..ir.edits import Edit, dropped, edited, in_file
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
@@ -24,7 +24,7 @@ def store_rounded(model: Model) -> Model:
     Raises:
         InputError: no stored tensor is quantized.
     """
-    graph = model.graph_with_data()
+    source, graph = in_file(model.source, model.graph_with_data())
     constants = constants_of(graph)
     rounded = [node for node in graph.nodes if node.op is ops.quantize and node.outputs[0] in constants]
     if not rounded:
@@ -46,12 +46,12 @@ def store_rounded(model: Model) -> Model:
         assert old is not None
         weight = sources[old]
         aliases[old.name] = (weight, *aliases.get(weight, ()))
-        edits.append(Edit(old.name, dropped(model.source, old.name, names)))
+        edits.append(Edit(old.name, dropped(source, old.name, names)))
         return (builder.initializer(old.name, integers[old.name]),)
 
     changed = eliminate_dead_code(rewrite(graph, replace), extras=False)
-    source = edited(model.source, edits, {edit.old for edit in edits})
-    return Model(changed, aliases=aliases, source=source, metadata=model.metadata)
+    made = edited(source, edits, {edit.old for edit in edits})
+    return Model(changed, aliases=aliases, source=made, metadata=model.metadata)
 
 
 def _sources(graph: Graph) -> dict[Value | None, str]:

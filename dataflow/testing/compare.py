@@ -17,6 +17,7 @@ from ..execute.arguments import checked_inputs
 from ..execute.execution import DeviceChoice
 from ..execute.graph_of_inputs import graph_of_inputs
 from ..ir.builder import GraphBuilder
+from ..ir.edits import is_by_hand
 from ..ir.graph import Graph, Node
 from ..ir.types import Array, TensorType, int8, uint8
 from ..ir.value import Value
@@ -146,7 +147,7 @@ def _of_onnxruntime(model: Model, arguments: Mapping[str, Array]) -> tuple[dict[
         import onnxruntime
     except ImportError:
         raise InputError("onnxruntime is not installed; compare with the reference 'numpy'") from None
-    if model.source is None:
+    if is_by_hand(model.source):
         raise InputError("this model comes from no file; compare it with the reference 'numpy'")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -290,7 +291,7 @@ def write_reproducer(model: Model, difference: Difference, path: str, *, overwri
 def _written(model: Model, difference: Difference, path: str) -> Model:
     """The reproducer, written and read again."""
     types = {v.name: TensorType(v.type.dtype, difference.arguments[v.name].shape) for v in difference.subgraph.inputs}
-    if model.source is not None:
+    if not is_by_hand(model.source):
         try:
             save(model, path, overwrite=True, inputs=types, outputs=[difference.value])
             return load(path)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from ..errors import InputError
 from ..host import checks
-from ..ir.edits import Edited
+from ..ir.edits import Edited, is_by_hand
 from ..ir.graph import Graph
 from ..ir.types import Array
 from ..ir.value import Value
@@ -88,7 +88,7 @@ def left_out(model: Model, names: Collection[str]) -> list[str]:
     that it reshaped and literals alike: of these the larger ones that are no masks, and on which an output depends.
     """
     parameters = model.parameters
-    if model.source is None or any(p.trainable and name not in names for name, p in parameters.items()):
+    if is_by_hand(model.source) or any(p.trainable and name not in names for name, p in parameters.items()):
         return []
     readers, nodes = readers_of(model.graph), model.graph.nodes
     known = {*names, *(model.source.added if isinstance(model.source, Edited) else ())}

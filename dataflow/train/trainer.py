@@ -16,6 +16,7 @@ from ..host.class_names import with_class_names
 from ..host.keywords import answering
 from ..host.limits import Limits
 from ..host.numbers import integer
+from ..ir.edits import is_by_hand
 from ..ir.types import float16
 from ..layers.dropout import dropout_sites
 from ..model import Model
@@ -158,7 +159,7 @@ class Trainer(Changing):
         warn_of_absent(model)
         if shard is not None and parallel is None:
             _log.warning("shard=%r: it shares state out among processes, and without parallel= there is one", shard)
-        ties = find_ties(model) if tie or (tie is None and model.source is not None) else {}
+        ties = find_ties(model) if tie or (tie is None and not is_by_hand(model.source)) else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)
         kept = storage_of(model, storage)

@@ -264,7 +264,7 @@ def test_what_does_not_fit_is_refused():
         df.quantize_static(linear())
     g = df.GraphBuilder()
     g.output("y", ops.relu(g.input("x", df.float32, (2,))))
-    with pytest.raises(df.InputError, match="none: no product"):
+    with pytest.raises(df.InputError, match="the model has no product"):
         df.quantize_static(df.Model(g.build()), random(2))
     broken = linear()
     broken.parameters["w"].set(np.full((12, 5), np.inf, np.float32))

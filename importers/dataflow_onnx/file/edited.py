@@ -22,8 +22,13 @@ T = TypeVar("T")
 # Operators whose form has been the same since that opset, as they are written here.
 _SINCE = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "MatMul", "Transpose", "Conv", "Gather", "Sqrt", "Identity"), 7),
-    "Reshape": 7, "MatMulNBits": 7, "Cast": 9, "Dropout": 12, "ReduceSum": 13,
+    "Reshape": 7, "MatMulNBits": 7, "Max": 8, "Min": 8, "Cast": 9, "Dropout": 12,
+    **dict.fromkeys(("ReduceSum", "QuantizeLinear", "DequantizeLinear"), 13),
 }  # fmt: skip
+
+
+class NotInFile(ModelError):
+    """A change has no place in the file: in its opset, or inside of what one of its nodes became."""
 
 
 def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
@@ -35,7 +40,8 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
         changes: of its names.
 
     Raises:
-        ModelError: a name isn't in the file, or an added node has no form in its opset.
+        NotInFile: a name isn't in the file, or an added node has no form in its opset.
+        ModelError: names clash, or nodes would make a cycle.
     """
     computed = {name for node in proto.graph.node for name in node.output}
     inner = {edit.old for edit in changes.edits if not edit.readers}
@@ -58,7 +64,7 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
         protos, constants = [*before[0], *protos], [*before[1], *constants]
     for made in protos:
         if opset < _SINCE.get(made.op_type, LOWEST_OPSET):
-            raise ModelError(
+            raise NotInFile(
                 f"the file has opset {opset}, in which the added node {made.name!r} ({made.op_type}) can't be written; "
                 "save the model merged, or the adapters alone"
             )
@@ -120,7 +126,7 @@ def _rename(graph: Any, edit: Edit, outputs: Collection[str]) -> None:
         if record.name == edit.old:
             record.name, found = name_now, True
     if not found and not edit.added:
-        raise ModelError(
+        raise NotInFile(
             f"the file has no value {edit.old!r}: it is one inside of what a node of the file became, or one that "
             "loading computed; save the model merged, or the adapters alone"
         )
@@ -208,7 +214,7 @@ def _check_reads(graph: Any, added: Sequence[Any]) -> None:
     for node in added:
         for name in node.input:
             if name and name not in known:
-                raise ModelError(
+                raise NotInFile(
                     f"the added node {node.name!r} reads {name!r}, which the file doesn't have: it is inside of what a "
                     "node of the file became; save the model merged, or the adapters alone"
                 )

@@ -15,9 +15,10 @@ from dataflow import Dim, TensorType
 from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Edited, Exporter, Model
 
+from .anew import changed_proto, freed_proto, graph_proto
 from .apart import take_apart
 from .distinct import stored_in_bodies
-from .edited import apply_edits, names_after
+from .edited import NotInFile, apply_edits, names_after
 from .functions import inlined
 from .inference_form import as_in_inference
 from .new_data import fill, raw_bytes, tensor_of, type_of
@@ -25,7 +26,6 @@ from .reader import external_bytes, make_dense, read_bytes
 from .records import Array, ModelRecord, Source
 from .saving import is_external, same_array, tensors, write_file, write_model
 from .subgraph import keep_subgraph
-from .to_onnx import build_proto
 from .trained_note import is_changed, note_of, with_note
 from .value_types import CODE_OF
 
@@ -64,22 +64,27 @@ def save_file(
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
     source = source_of(model)
     reduced = inputs is not None or outputs is not None
-    free = _free_proto(model, source, exporters, opset, ir_version, path, reduced)
+    written = freed_proto(model, source, exporters, opset, ir_version, path, reduced)
+    changed = None
+    if written is None and source is not None and opset is None and ir_version is None:
+        try:
+            changed = patched(model, source)
+        except NotInFile as error:
+            written = changed_proto(model, source, exporters, path, reduced, error)
     arrays = model.arrays()
-    if free is None and source is not None:
+    if written is None and source is not None:
         arrays = _arrays(model, source, arrays)
-    if free is not None:
-        proto, source = free, None
+    if written is not None:
+        proto, source = written, None
     elif source is None:
         if reduced:
             raise InputError(
                 "inputs= and outputs= are for imported models; of one built by hand, save the subgraph as a model"
             )
-        proto = build_proto(model, exporters, opset, ir_version)
+        proto = graph_proto(model, exporters, opset, ir_version)
     elif opset is not None or ir_version is not None:
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
-        changed = patched(model, source)
         same = model.metadata == source.metadata and not is_changed(model, source) and not source.inference
         if changed is None and not reduced and same and _copied(source, target):
             return
@@ -135,34 +140,6 @@ def _check_outputs(record: ModelRecord, model: Model, path: str) -> None:
     for name, type_ in model.outputs.items():
         if name in found and found[name].shape != type_.shape:
             raise ModelError(f"{path}: {text}: output {name!r} would be {found[name]} instead of {type_}")
-
-
-def _free_proto(
-    model: Model,
-    source: Source | None,
-    exporters: Mapping[str, Exporter],
-    opset: int | None,
-    ir_version: int | None,
-    path: str,
-    reduced: bool,
-) -> onnx.ModelProto | None:
-    """A model whose batch size was freed when it was loaded, with a free one: its graph, as of a model built by hand.
-
-    None for others, and where the file can only be written as it was: it says so then.
-    """
-    if source is None or not source.freed:
-        return None
-    try:
-        if reduced:
-            raise ModelError("inputs= and outputs= choose from the file")
-        if source.partial:
-            raise ModelError("only some outputs of the file were loaded")
-        graph = model.graph_with_data()
-        proto: onnx.ModelProto = build_proto(Model(graph, metadata=model.metadata), exporters, opset, ir_version)
-        return proto
-    except (InputError, ModelError) as error:
-        _log.warning("%s: the batch size is %d as in the file, not free as in the model: %s", path, source.freed, error)
-        return None
 
 
 def _describe(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
