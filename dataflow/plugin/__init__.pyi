@@ -20,6 +20,7 @@ from ..ir.dims import least_size as least_size
 from ..ir.dims import terms_of as terms_of
 from ..ir.edits import Edit as Edit
 from ..ir.edits import Edited as Edited
+from ..ir.edits import in_file as in_file
 from ..ir.graph import Graph as Graph
 from ..ir.graph import Initializer as Initializer
 from ..ir.graph import Node as Node
