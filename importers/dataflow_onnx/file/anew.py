@@ -40,7 +40,7 @@ def freed_proto(
     if source is None or not source.freed:
         return None
     try:
-        _check_whole(source, reduced)
+        _check_complete(source, reduced)
         return graph_proto(model, exporters, opset, ir_version)
     except (InputError, ModelError) as error:
         _log.warning("%s: the batch size is %d as in the file, not free as in the model: %s", path, source.freed, error)
@@ -58,7 +58,7 @@ def changed_proto(
     if not isinstance(model.source, Edited) or not model.source.anew:
         raise why
     try:
-        _check_whole(source, reduced)
+        _check_complete(source, reduced)
         proto = graph_proto(model, exporters)
     except (InputError, ModelError) as error:
         raise NotInFile(f"{why}; nor can the graph be written without the file: {error}") from None
@@ -66,7 +66,7 @@ def changed_proto(
     return proto
 
 
-def _check_whole(source: Source, reduced: bool) -> None:
+def _check_complete(source: Source, reduced: bool) -> None:
     """Raises ModelError where a file isn't to have all that the one before had."""
     if reduced:
         raise ModelError("inputs= and outputs= choose from the file")
