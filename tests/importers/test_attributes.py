@@ -156,3 +156,21 @@ def test_parameters_of_a_plain_function_are_those_of_its_signature():
         inspected = inspect.signature(converter.function).parameters.values()
         known = {p.name: (p.name, p.kind, p.default, p.annotation) for p in inspected}
         assert {p.name: p for p in parameters_of(converter)} == known
+
+
+@pytest.mark.parametrize(
+    "perm", [[0, -2, -1, 1], [-1, -2, -3, -4], [0, 3, 1, -2], [0, -1], [0, 1, 2, -5], [0, 0, 1, -1]]
+)
+def test_axes_of_a_transpose_may_count_from_the_last(perm):
+    """As PyTorch's tracing exporter writes ``permute(0, -2, -1, 1)``."""
+    x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 4, 5])
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=perm)
+    data = onnx_model([node], [info], [onnx.ValueInfoProto(name="y")], opset=18).SerializeToString()
+    if sorted(a % 4 for a in perm) != [0, 1, 2, 3] or min(perm) < -4:
+        with pytest.raises(df.ModelError, match="is no order of the 4 axes"):
+            load_bytes(data)
+        return
+    for device in ("cpu", "numpy"):
+        y = df.Session(load_bytes(data), devices=[device]).run({"x": x})["y"]
+        np.testing.assert_array_equal(y, x.transpose(perm), err_msg=device)

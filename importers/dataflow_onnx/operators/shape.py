@@ -131,8 +131,10 @@ def Unsqueeze(c: Importer, x: T, axes: T) -> Any:
 @operator("Transpose")
 def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
     value = c.value(x)
-    y = ops.transpose(value, perm=tuple(reversed(range(value.type.rank))) if perm is None else tuple(perm))
-    if value in c.blocks and y.type.shape == value.type.shape[::-1] and (perm is None or tuple(perm) == (1, 0)):
+    rank = value.type.rank  # from which axes below 0 count, as PyTorch's tracing exporter writes permute(0, -2, -1, 1)
+    order = tuple(a + rank if -rank <= a < 0 else a for a in (reversed(range(rank)) if perm is None else perm))
+    y = ops.transpose(value, perm=order)
+    if value in c.blocks and order == (1, 0):
         c.blocks[y] = c.blocks[value].other()
     return y
 
