@@ -233,3 +233,30 @@ def test_the_nearest_of_any_elements(dtype, size):
         np.testing.assert_array_equal(session.run(x)["y"], x[:, :, rows][..., columns])
         if dtype != "float32" and device == "cpu":
             assert {node.op for node in session.placement({"x": x.shape})} == {"gather"}
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("scales", [(1.025, 1.025), (1.2, 1.0), (1.1, 2.0), (0.5, 1.15)])
+def test_axes_that_keep_their_size_are_not_resized_in_files_of_pytorch(mode, scales):
+    """As PyTorch computes; onnxruntime does where no axis changes, in files of any producer."""
+    x = numbers(1, 2, 4, 6)
+    how = {
+        "coordinate_transformation_mode": "half_pixel" if mode == "linear" else "asymmetric",
+        "nearest_mode": "floor",
+    }
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode, **how)
+
+    def file(of, producer):
+        stored = [("s", np.array([1, 1, *of], np.float32))]
+        proto = onnx_model([node], [("x", onnx.TensorProto.FLOAT, x.shape)], stored=stored)
+        proto.producer_name = producer
+        return proto.SerializeToString()
+
+    plain = [s if int(n * s) != n else 1.0 for n, s in zip(x.shape[2:], scales, strict=True)]
+    (expected,) = onnxruntime.InferenceSession(file(plain, "pytorch")).run(None, {"x": x})
+    for device in ("cpu", "numpy"):
+        found = df.Session(load_bytes(file(scales, "pytorch")), devices=[device]).run({"x": x})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=device)
+    if plain == [1.0, 1.0]:
+        np.testing.assert_array_equal(found, x)
+    assert not np.allclose(df.Session(load_bytes(file(scales, "other"))).run({"x": x})["y"], expected)

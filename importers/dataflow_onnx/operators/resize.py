@@ -23,6 +23,7 @@ operator = Collector()
 
 # Where a scale doesn't give a whole size, "align_corners" is ambiguous: ONNX's tests put the last corner at the size
 # before it is rounded down, PyTorch, whose exporter writes such scales, and onnxruntime at the last element.
+# Both also leave an axis as it is that keeps its size (4 elements by 1.1), where ONNX's tests move it.
 _AT_ELEMENTS = "pytorch"
 
 
@@ -39,6 +40,15 @@ def _scaled(size: Any, scale: float) -> Any:
     if abs(float(ratio) - scale) > 1e-6 * scale:
         raise ModelError(f"the size {size} is scaled by {scale}; fix it when exporting")
     return size * ratio.numerator // ratio.denominator
+
+
+def _where_sizes_change(
+    c: Importer, shape: Sequence[Any], sizes: Sequence[Any], scales: list[float], mode: str
+) -> list[float]:
+    """The scales; 1 for axes that keep their size in a file of PyTorch's exporter, except of cubic interpolation."""
+    if c.record.producer != _AT_ELEMENTS or mode == "cubic":
+        return scales
+    return [1.0 if n == size else s for n, size, s in zip(shape, sizes, scales, strict=True)]
 
 
 def _numbers(c: Importer, tensor: T | None, what: str) -> list[float] | None:
@@ -134,6 +144,7 @@ def scaled_by(
         raise ModelError(f"{len(scales)} scales for {value.type}")
     sizes = [_scaled(n, s) for n, s in zip(value.type.shape, scales, strict=True)]
     kind = "linear" if mode == "bilinear" else mode
+    scales = _where_sizes_change(c, value.type.shape, sizes, scales, kind)
     return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates=coordinates, nearest=nearest)
 
 
@@ -169,6 +180,8 @@ def Resize(
             full_scales[axis], wanted[axis] = factor, _scaled(shape[axis], factor)
         if coordinate_transformation_mode == "align_corners" and not antialias and c.record.producer == _AT_ELEMENTS:
             full_scales = []
+        elif not antialias:
+            full_scales = _where_sizes_change(c, shape, wanted, full_scales, mode)
     elif sizes is not None:
         cropped = coordinate_transformation_mode == "tf_crop_and_resize" and c.known_sizes(sizes) is None
         fixed = cropped or keep_aspect_ratio_policy != "stretch"
