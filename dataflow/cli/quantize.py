@@ -32,7 +32,9 @@ from .options import (
 @click.option("--target", "targets", multiple=True, metavar="PATTERN", help="Layers, !PATTERN leaves out; repeatable.")
 @click.option("--ranges", type=click.Choice(["minmax", "mse"]), help="Of values: all, or of least error.")
 @click.option("--train", is_flag=True, help="Keep floats that are rounded in the graph, for --straight-through.")
-@click.option("--store", is_flag=True, help="Store what --train and --straight-through have trained as integers.")
+@click.option(
+    "--store", "integers", is_flag=True, help="Store what --train and --straight-through have trained as integers."
+)
 @click.option("--block", type=int, metavar="N", help="Without data: elements of a weight with one scale; 32.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="32 by default; a fixed batch has its own.")
 @click.option("--map", "renamed", multiple=True, metavar="OLD=NEW", help="Rename a key of the data.")
@@ -51,7 +53,7 @@ def quantize(
     targets: tuple[str, ...],
     ranges: str | None,
     train: bool,
-    store: bool,
+    integers: bool,
     block: int | None,
     batch_size: int | None,
     renamed: tuple[str, ...],
@@ -77,12 +79,12 @@ def quantize(
         *(("--batch-size", batch_size), ("--map", renamed)),
     )
     wrong: list[tuple[str, Any]] = [*for_data] if data is None else [("--block", block)]
-    if store:
+    if integers:
         wrong += [("--data", data), ("--bits", bits), ("--target", targets), ("--block", block)]
     given = next((name for name, value in wrong if value), None)
     if given is not None:
         raise InputError(
-            f"{given} doesn't fit {'--store' if store else '--data' if data else 'weights alone: give --data'}"
+            f"{given} doesn't fit {'--store' if integers else '--data' if data else 'weights alone: give --data'}"
         )
     check_new(path, force)
     check_target(path)
@@ -90,7 +92,7 @@ def quantize(
     loaded = read_model(model, batch, how["limits"], mode)
     reading = data_arguments(options)
     chosen = list(targets) or None
-    if store:
+    if integers:
         made = quantize_static(loaded)
     elif data is None:
         if bits == "7":

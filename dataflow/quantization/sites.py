@@ -80,7 +80,7 @@ def groups_of(graph: Graph, products: Sequence[Product]) -> list[tuple[Value, ..
     points: dict[Value, Value] = {product.source: product.source for product in products}  # by value, one of its group
     integral = _integral(graph, products, points, constants)
 
-    def root(value: Value) -> Value:
+    def first_of(value: Value) -> Value:
         while points[value] is not value:
             value = points[value]
         return value
@@ -95,7 +95,7 @@ def groups_of(graph: Graph, products: Sequence[Product]) -> list[tuple[Value, ..
                     if operand not in points:
                         points[operand] = operand
                         queue.append(operand)
-                    points[root(operand)] = root(value)
+                    points[first_of(operand)] = first_of(value)
         elif behind is not None and behind.op.name in ("add", *_MEANS):
             operands = _floats(behind)
             if constants.isdisjoint(operands) and not integral.isdisjoint(operands):
@@ -106,7 +106,7 @@ def groups_of(graph: Graph, products: Sequence[Product]) -> list[tuple[Value, ..
     groups: dict[Value, list[Value]] = {}
     for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs if v is not None)):
         if value in points:
-            groups.setdefault(root(value), []).append(value)
+            groups.setdefault(first_of(value), []).append(value)
     return [tuple(group) for group in groups.values()]
 
 

@@ -26,7 +26,7 @@ from ..train.losses.loss import LABELS
 from ..train.prediction import bound_dataset
 from .ranges import Range, Samples, closest, extremes, steps_of
 from .sites import Product, groups_of, products_of
-from .stored import store_rounded
+from .stored import fold_rounded
 
 _log = logging.getLogger("dataflow")
 _LARGEST = {7: 64, 8: 127}  # element of a weight; two products of a byte and 64 fit in 16 bits
@@ -60,7 +60,7 @@ def quantize_static(
         bits: of a weight's elements, 7 or 8. On a processor with AVX2 and without VNNI onnxruntime adds products of 8
             bits in 16 and saturates, which gives wrong results, and products of 7 bits are faster here.
         targets: names and patterns of layers, see ``targets.chosen``; all by default, ``"!head"`` leaves one out.
-        ranges: ``"minmax"``: from the least to the largest element; ``"mse"``: of sixteen parts of that the one for
+        ranges: ``"minmax"``: from the least to the largest element; ``"mse"``: of sixteen shares of that the one for
             which the squares of what rounding changes sum to the least.
         train: the weights stay floats that are rounded in the graph: ``df.straight_through`` trains them so.
         batch_size: samples per run, 32 by default; a model with a fixed batch has its own.
@@ -77,7 +77,7 @@ def quantize_static(
     checks.text("ranges", ranges, ("minmax", "mse"))
     checks.instance("train", train, bool, np.bool_)
     if data is None:
-        return store_rounded(model)
+        return fold_rounded(model)
     if model.forms:
         raise InputError("quantize_static: a model with sequences or optionals has no batches of samples")
     graph = model.graph_with_data()
@@ -184,17 +184,17 @@ class _Pairs:
         array, scale = self._data(product)
         steps = np.clip(np.rint(array / scale), -self._most, self._most).astype(np.int8)
         zero = np.zeros(scale.size, np.int8)
-        parts = [builder.initializer(builder.free_name(f"{name}.scale"), scale.reshape(-1))]
-        parts.append(builder.initializer(builder.free_name(f"{name}.zero"), zero))
+        operands = [builder.initializer(builder.free_name(f"{name}.scale"), scale.reshape(-1))]
+        operands.append(builder.initializer(builder.free_name(f"{name}.zero"), zero))
         if self._train:
             if w is None:
                 w = builder.initializer(builder.free_name(f"{name}.folded"), array, role="parameter", trainable=True)
             end = (scale * np.float32(self._most)).astype(np.float32)  # bytes have an eighth bit
             kept: Value = ops.minimum(ops.maximum(w, -end), end) if self._most < _LARGEST[8] else w
-            return self._pair(builder, name, kept, *parts, axis=product.axis)
+            return self._pair(builder, name, kept, *operands, axis=product.axis)
         stored = builder.initializer(builder.free_name(f"{name}.quantized"), steps)
         self._aliases[stored.name] = (name, *self._model.aliases.get(name, ()))
-        return self._dequantized(builder, name, stored, *parts, axis=product.axis)
+        return self._dequantized(builder, name, stored, *operands, axis=product.axis)
 
     def _bias(self, builder: GraphBuilder, name: str, product: Product) -> Value:
         """A bias in the steps of its product."""
@@ -202,8 +202,8 @@ class _Pairs:
         units = scale.reshape(-1) * self._steps[product.source][1]
         steps = np.clip(np.rint(self._offset(product) / units.astype(np.float64)), -_MOST, _MOST).astype(np.int32)
         of = {"quantized": steps, "scale": units, "zero": np.zeros(steps.size, np.int32)}
-        parts = [builder.initializer(builder.free_name(f"{name}.{label}"), array) for label, array in of.items()]
-        return self._dequantized(builder, name, *parts, axis=0)
+        operands = [builder.initializer(builder.free_name(f"{name}.{label}"), array) for label, array in of.items()]
+        return self._dequantized(builder, name, *operands, axis=0)
 
     def _folded(self, builder: GraphBuilder, node: Node, product: Product) -> Value:
         """The convolution that has the batch norm behind it in its weight and bias."""

@@ -18,7 +18,7 @@ from ..passes.dead_code import eliminate_dead_code
 from ..session import Session
 
 
-def store_rounded(model: Model) -> Model:
+def fold_rounded(model: Model) -> Model:
     """The model with the integers of each ``quantize`` that reads stored tensors alone in the place of these.
 
     Raises:

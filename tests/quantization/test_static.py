@@ -77,7 +77,7 @@ def residual():
 
 
 def loaded(model, tmp_path):
-    """The model by way of a file."""
+    """The model through a file."""
     df.save(model, tmp_path / "float.onnx")
     return df.load(str(tmp_path / "float.onnx"))
 
@@ -135,7 +135,7 @@ def test_a_kernel_of_bytes_computes_each_product_and_sum():
     assert not {"conv", "matmul", "batch_norm"} & found
 
 
-def test_a_batch_norm_becomes_part_of_its_convolution():
+def test_a_batch_norm_is_folded_into_its_convolution():
     """The same integers as of a convolution whose weight was multiplied before."""
     one = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
     w, b = random(4, 3, 3, 3, seed=1), random(4, seed=2)
@@ -224,13 +224,13 @@ def test_the_range_of_least_error_is_that_of_the_least_sum_of_squares():
 def test_layers_that_are_left_out_keep_their_floats(tmp_path):
     model = df.load(DIGITS)
     x = np.load("examples/digits/digits.npz")["x"][:64]
-    whole, part = (df.quantize_static(model, x, targets=t, progress=False) for t in (None, ["*", "!classifier*"]))
-    kept = {name for name, array in part.arrays().items() if array.dtype == np.float32 and array.ndim > 1}
+    every, some = (df.quantize_static(model, x, targets=t, progress=False) for t in (None, ["*", "!classifier*"]))
+    kept = {name for name, array in some.arrays().items() if array.dtype == np.float32 and array.ndim > 1}
     assert kept == {"classifier.weight"}
-    assert not [array for array in whole.arrays().values() if array.dtype == np.float32 and array.ndim > 1]
-    df.save(part, tmp_path / "part.onnx")
+    assert not [array for array in every.arrays().values() if array.dtype == np.float32 and array.ndim > 1]
+    df.save(some, tmp_path / "part.onnx")
     given = {"x": x[:8]}
-    assert off(in_runtime(tmp_path / "part.onnx", given)["logits"], df.Session(part).run(given)["logits"]) < 0.01
+    assert off(in_runtime(tmp_path / "part.onnx", given)["logits"], df.Session(some).run(given)["logits"]) < 0.01
 
 
 def test_a_bias_far_larger_than_its_products_keeps_its_value():
