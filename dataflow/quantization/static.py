@@ -75,8 +75,13 @@ def quantize_static(
     if isinstance(bits, bool) or bits not in (7, 8):
         raise InputError(f"bits is {checks.shown(bits)}; expected 7 or 8")
     checks.text("ranges", ranges, ("minmax", "mse"))
-    checks.instance("train", train, bool, np.bool_)
+    checks.instance("train", train, bool)
     if data is None:
+        own = {"bits": (bits, 7), "targets": (targets, None), "ranges": (ranges, "minmax"), "train": (train, False)}
+        given = [name for name, (value, default) in own.items() if value != default]
+        given += [*(["batch_size"] if batch_size is not None else []), *options]
+        if given:
+            raise InputError(f"{given[0]}= is given without data, where rounded weights are stored as they are")
         return fold_rounded(model)
     if model.forms:
         raise InputError("quantize_static: a model with sequences or optionals has no batches of samples")

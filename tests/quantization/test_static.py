@@ -260,6 +260,12 @@ def test_what_does_not_fit_is_refused():
         df.quantize_static(linear(), x[:0], progress=False)
     with pytest.raises(df.InputError, match="'x' of the model has elements that are not finite"):
         df.quantize_static(linear(), np.full((2, 12), np.nan, np.float32), progress=False)
+    with pytest.raises(df.InputError, match="bits= is given without data"):
+        df.quantize_static(linear(), bits=8)
+    with pytest.raises(df.InputError, match="threads= is given without data"):
+        df.quantize_static(linear(), threads=1)
+    with pytest.raises(df.InputError, match="train is 1; expected a bool"):
+        df.quantize_static(linear(), x, train=1)
     with pytest.raises(df.InputError, match="no stored tensor is quantized"):
         df.quantize_static(linear())
     g = df.GraphBuilder()
