@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from .graph import Initializer, Node
 from .substitution import Substitution
-from .tracing import Traced, number_of
+from .tracing import Traced
 from .types import Array, DType
 
 
@@ -51,16 +51,6 @@ def sized_scalar(size: Traced, number: Callable[[int], float], dtype: DType) -> 
         return np.asarray(number(sizes.size(size)), dtype.numpy)
 
     return SizedData(compute, np.asarray(number(size.number), dtype.numpy), (size,))
-
-
-def sized_vector(values: Sequence[Any], shape: Sequence[int], dtype: DType) -> SizedData:
-    """The sizes ``values``, of which some are traced, as an array of ``shape``."""
-
-    def compute(sizes: Substitution) -> Array:
-        return np.array(sizes.sizes(tuple(values)), dtype.numpy).reshape(shape)
-
-    now = np.array([number_of(size) for size in values], dtype.numpy).reshape(shape)
-    return SizedData(compute, now, [size for size in values if type(size) is Traced])
 
 
 def frozen(array: Array) -> Array:
