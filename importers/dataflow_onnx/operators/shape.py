@@ -149,10 +149,9 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 
 def _is_learned(x: T) -> bool:
     """Whether a tensor shows a stored one that looks like a token or a table of positions: masks have two values."""
-    source = x if x.array is not None else x.stored
-    if source is None or source.array is None or source.array.dtype.kind != "f":
-        return False
-    ordered = np.sort(source.array.reshape(-1)[:4096])  # np.unique would import numpy.ma, which takes as long as a file
+    array = x.array if x.array is not None or x.stored is None else x.stored.array
+    floats = np.empty(0) if array is None or array.dtype.kind != "f" else array
+    ordered = np.sort(floats.reshape(-1)[:4096])  # np.unique would import numpy.ma, which takes as long as a file
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) > 1
 
 
