@@ -74,8 +74,6 @@ def records(tmp_path_factory):
 ELEMENTWISE = ("arithmetic", "logic", "activation")
 NOT_BY_FAMILY = {
     "cpu/map/arithmetic.c": ({"softplus", "softsign"}, "float64 by the C library, as the functions listed with them"),
-    "cpu/float64/lrn.c": ({"lrn", "lrn_grad"}, "float64 has a file for each op that is no loop over elements"),
-    "cpu/gemm/integer.c": ({"matmul"}, "integers of all widths: nothing of the panels of floats serves them"),
     "cpu/shape/shape.c": ({"copy"}, "it moves elements, as the others there"),
     "cuda/shape/shape.cu": ({"copy"}, "it moves elements, as the others there"),
     "cuda/conv/conv.cu": ({"conv_relu", "conv_add_relu"}, "templates of the convolution with another end"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -74,18 +75,14 @@ def quantize(
     from ..train.data.dataset import Dataset
     from ..train.data.reading import recalled
 
-    for_data = (
-        *(("--samples", samples), ("--ranges", ranges), ("--train", train)),
-        *(("--batch-size", batch_size), ("--map", renamed)),
-    )
-    wrong: list[tuple[str, Any]] = [*for_data] if data is None else [("--block", block)]
+    for_data: dict[str, object] = {"--samples": samples, "--ranges": ranges, "--train": train or None}
+    for_data |= {"--batch-size": batch_size, "--map": renamed or None}
     if integers:
-        wrong += [("--data", data), ("--bits", bits), ("--target", targets), ("--block", block)]
-    given = next((name for name, value in wrong if value), None)
-    if given is not None:
-        raise InputError(
-            f"{given} doesn't fit {'--store' if integers else '--data' if data else 'weights alone: give --data'}"
-        )
+        _refuse({"--data": data, "--bits": bits, "--target": targets or None, "--block": block, **for_data}, "--store")
+    elif data is None:
+        _refuse({"--bits 7": bits == "7" or None, **for_data}, "weights alone: give --data")
+    else:
+        _refuse({"--bits 4": bits == "4" or None, "--block": block}, "--data")
     check_new(path, force)
     check_target(path)
     how = execution({name: options.pop(name) for name in EXECUTION})
@@ -95,12 +92,8 @@ def quantize(
     if integers:
         made = quantize_static(loaded)
     elif data is None:
-        if bits == "7":
-            raise InputError("--bits 7 needs --data; weights alone have 4 or 8")
         made = in_blocks(loaded, int(bits or 4), block or 32, chosen)
     else:
-        if bits == "4":
-            raise InputError("--bits 4 doesn't fit --data, by which weights have 7 or 8")
         reading = recalled(loaded.metadata, data, reading, labels=False)
         dataset = Dataset(data, rename=renames(renamed), **reading)
         made = quantize_static(
@@ -119,3 +112,10 @@ def quantize(
         print_json({"model": path, "bytes_before": sizes[0], "bytes": sizes[1]})
         return
     click.echo(f"wrote {path}: stored tensors of {sizes[1] / 1e6:.3g} MB, {sizes[0] / 1e6:.3g} before")
+
+
+def _refuse(options: Mapping[str, object], beside: str) -> None:
+    """Raises InputError where one of these options is given."""
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is not None:
+        raise InputError(f"{given} doesn't fit {beside}")

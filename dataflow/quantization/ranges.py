@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -58,8 +58,8 @@ def extremes(
 
     found: dict[Value, Range] = {}
     values = [value for group in groups for value in group]
-    for batch in _observed(graph, values, observe, samples, options):
-        for value, (low, high) in zip(values, batch, strict=True):
+    with closing(_observed(graph, values, observe, samples, options)) as batches:
+        for value, (low, high) in (pair for batch in batches for pair in zip(values, batch, strict=True)):
             if not (np.isfinite(low) and np.isfinite(high)):
                 raise InputError(
                     f"data: the value {value.name!r} of the model has elements that are not finite for a sample"
@@ -105,7 +105,7 @@ def closest(
 
 def _observed(
     graph: Graph, values: Sequence[Value], observe: _Observe, samples: Samples, options: Mapping[str, Any]
-) -> Iterator[list[list[Any]]]:
+) -> Generator[list[list[Any]], None, None]:
     """For each batch of the data, of each value the numbers that ``observe`` has of it."""
     watched, names = _watching(graph, values, observe)
     batches = input_batches(samples.dataset, graph.inputs, samples.batch_size, samples.progress)

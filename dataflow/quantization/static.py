@@ -86,11 +86,9 @@ def quantize_static(
     if model.forms:
         raise InputError("quantize_static: a model with sequences or optionals has no batches of samples")
     graph = model.graph_with_data()
-    layers = layers_of(model.graph, model.aliases, grouped=True)
+    layers = layers_of(graph, model.aliases, grouped=True)
     if targets is not None:
-        layers = chosen(model.graph, layers, targets)
-    names = {layer.weight.name for layer in layers}
-    layers = [layer for layer in layers_of(graph, model.aliases, grouped=True) if layer.weight.name in names]
+        layers = chosen(graph, layers, targets)
     products = products_of(graph, layers)
     if not products:
         raise InputError("the model has no product or convolution with a stored float32 weight that could be quantized")
@@ -109,15 +107,11 @@ def quantize_static(
         _log.info(
             "quantize_static: %d of %d layers keep their floats: something else reads their weight", left, len(layers)
         )
-    return _Pairs(model, graph, products, dict(zip(groups, found, strict=True)), bits, train).model()
+    return _Quantized(model, graph, products, dict(zip(groups, found, strict=True)), bits, train).model()
 
 
-class _Pairs:
-    """Puts pairs of ``quantize`` and ``dequantize`` into a graph.
-
-    Attributes:
-        steps: the scale and zero point of a rounded value, and the name that they have.
-    """
+class _Quantized:
+    """A model with pairs of ``quantize`` and ``dequantize`` around what its products read."""
 
     def __init__(
         self,
@@ -130,6 +124,7 @@ class _Pairs:
     ) -> None:
         self._model, self._graph, self._train = model, graph, train
         self._most = _LARGEST[bits]
+        # Of a rounded value the first of its group, whose name the scale and zero point have, and these.
         self._steps = {v: (group[0], *steps_of(*range_)) for group, range_ in ranges.items() for v in group}
         self._products = {product.node: product for product in products}
         self._norms = {product.norm: product for product in products if product.norm is not None}
@@ -141,6 +136,7 @@ class _Pairs:
         self._stored: dict[Value, tuple[Value, Value]] = {}  # scale and zero point, by the first of a group
         self._edits: list[Edit] = []
         self._aliases = dict(model.aliases)
+        self._scales: dict[Product, Array] = {}
 
     def model(self) -> Model:
         """The model with them."""
@@ -158,7 +154,8 @@ class _Pairs:
             new if old is None or new is None else self._read(builder, old, new)
             for old, new in zip(node.inputs, inputs, strict=True)
         ]
-        return None if read == inputs else builder.again(node, read).outputs
+        same = all(now is before for now, before in zip(read, inputs, strict=True))
+        return None if same else builder.again(node, read).outputs
 
     def _read(self, builder: GraphBuilder, old: Value, new: Value) -> Value:
         """What a node reads in the place of a value: that, rounded, where it is one of those; once for all readers."""
@@ -186,25 +183,23 @@ class _Pairs:
 
     def _weight(self, builder: GraphBuilder, name: str, product: Product, w: Value | None = None) -> Value:
         """A weight in steps of each output: stored so, or ``w`` rounded in the graph where that is to be trained."""
-        array, scale = self._data(product)
-        steps = np.clip(np.rint(array / scale), -self._most, self._most).astype(np.int8)
-        zero = np.zeros(scale.size, np.int8)
-        operands = [builder.initializer(builder.free_name(f"{name}.scale"), scale.reshape(-1))]
-        operands.append(builder.initializer(builder.free_name(f"{name}.zero"), zero))
+        array, scale = self._folded_weight(product), self._scale(product)
+        tensors = {"scale": scale.reshape(-1), "zero": np.zeros(scale.size, np.int8)}
+        operands = [builder.initializer(builder.free_name(f"{name}.{label}"), of) for label, of in tensors.items()]
         if self._train:
             if w is None:
                 w = builder.initializer(builder.free_name(f"{name}.folded"), array, role="parameter", trainable=True)
             end = (scale * np.float32(self._most)).astype(np.float32)  # bytes have an eighth bit
             kept: Value = ops.minimum(ops.maximum(w, -end), end) if self._most < _LARGEST[8] else w
             return self._pair(builder, name, kept, *operands, axis=product.axis)
+        steps = np.clip(np.rint(array / scale), -self._most, self._most).astype(np.int8)
         stored = builder.initializer(builder.free_name(f"{name}.quantized"), steps)
         self._aliases[stored.name] = (name, *self._model.aliases.get(name, ()))
         return self._dequantized(builder, name, stored, *operands, axis=product.axis)
 
     def _bias(self, builder: GraphBuilder, name: str, product: Product) -> Value:
         """A bias in the steps of its product."""
-        _, scale = self._data(product)
-        units = scale.reshape(-1) * self._steps[product.source][1]
+        units = self._scale(product).reshape(-1) * self._steps[product.source][1]
         steps = np.clip(np.rint(self._offset(product) / units.astype(np.float64)), -_MOST, _MOST).astype(np.int32)
         of = {"quantized": steps, "scale": units, "zero": np.zeros(steps.size, np.int32)}
         operands = [builder.initializer(builder.free_name(f"{name}.{label}"), array) for label, array in of.items()]
@@ -225,19 +220,22 @@ class _Pairs:
         builder.rename(y, result.name)
         return y
 
-    def _data(self, product: Product) -> tuple[Array, Array]:
-        """A weight in float32, with its norm, and a scale for each output that broadcasts against it."""
-        array = self._graph.initializers[product.weight].array
-        if product.norm is not None:
-            array = array * _column(self._factor(product), array.ndim)
-        others = tuple(axis for axis in range(array.ndim) if axis != product.axis)
-        scale = np.abs(array).max(others, keepdims=True, initial=0) / np.float32(self._most)
-        units = _MOST * float(self._steps[product.source][1])
-        least = np.abs(self._offset(product)).astype(np.float64) / units  # a bias has 32 bits
-        scale = np.maximum(
-            scale, least.astype(np.float32).reshape(scale.shape) if least.size > 1 else least.max(initial=0)
-        )
-        return array, np.where(scale > np.finfo(np.float32).tiny * 1024, scale, 1).astype(np.float32)
+    def _folded_weight(self, product: Product) -> Array:
+        """A weight in float32, times what the batch norm behind its product multiplies each output by."""
+        array = self._array(product.weight)
+        return array if product.norm is None else array * _column(self._factor(product), array.ndim)
+
+    def _scale(self, product: Product) -> Array:
+        """Of a weight the scale of each output, as it broadcasts against it; so large that a bias has 32 bits."""
+        if product not in self._scales:
+            array = self._folded_weight(product)
+            others = tuple(axis for axis in range(array.ndim) if axis != product.axis)
+            scale = np.abs(array).max(others, keepdims=True, initial=0) / np.float32(self._most)
+            units = _MOST * float(self._steps[product.source][1])
+            least = (np.abs(self._offset(product)).astype(np.float64) / units).astype(np.float32)
+            scale = np.maximum(scale, least.reshape(scale.shape) if least.size > 1 else least.max(initial=0))
+            self._scales[product] = np.where(scale > np.finfo(np.float32).tiny * 1024, scale, 1).astype(np.float32)
+        return self._scales[product]
 
     def _factor(self, product: Product) -> Array:
         """By which a batch norm multiplies each output."""

@@ -9,9 +9,7 @@ import pytest
 import dataflow as df
 from dataflow.cli.main import commands
 from dataflow.errors import InputError
-from tests.quantization.test_static import DIGITS
-
-DATA = "examples/digits/digits.npz"
+from tests.quantization.models import DATA, DIGITS
 
 
 def quantize(*arguments):
@@ -52,7 +50,7 @@ def test_what_was_rounded_for_training_is_stored(tmp_path):
         (["--samples", 3], "--samples doesn't fit weights alone"),
         (["--data", DATA, "--block", 32], "--block doesn't fit --data"),
         (["--data", DATA, "--bits", 4], "--bits 4 doesn't fit --data"),
-        (["--bits", 7], "--bits 7 needs --data"),
+        (["--bits", 7], "--bits 7 doesn't fit weights alone: give --data"),
         (["--store", "--bits", 8], "--bits doesn't fit --store"),
     ],
 )

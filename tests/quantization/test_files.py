@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from tests.quantization.test_static import in_runtime, linear, off, random
+from tests.quantization.models import in_runtime, linear, off, random
 
 NODE = helper.make_node
 NORM = {"scale": 1 + random(6) / 4, "shift": random(6), "mean": random(6), "variance": 1 + random(6) ** 2}

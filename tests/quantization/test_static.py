@@ -4,42 +4,13 @@ import logging
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType
 from onnxruntime.quantization import quantize_static as peer
 
 import dataflow as df
 from dataflow import ops
-
-DIGITS = "examples/digits/digits5.onnx"
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def in_runtime(path, inputs):
-    """As the nodes say, one by one: no products of bytes, which saturate on some processors."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
-
-
-def off(found, expected):
-    """The error as a part of the expected values' deviation."""
-    return np.sqrt(((found - expected) ** 2).mean()) / expected.std()
-
-
-def linear(bias=True):
-    g = df.GraphBuilder()
-    x = g.input("x", df.float32, ("batch", 12))
-    y = ops.matmul(x, g.parameter("w", random(12, 5, seed=1)))
-    if bias:
-        y = ops.add(y, g.parameter("b", random(5, seed=2)))
-    g.output("y", y)
-    return df.Model(g.build())
+from tests.quantization.models import DATA, DIGITS, in_runtime, linear, off, random
 
 
 def residual():
@@ -169,7 +140,7 @@ def test_a_batch_norm_is_folded_into_its_convolution():
 
 
 def test_scales_are_those_of_onnxruntimes_quantizer(tmp_path):
-    x = np.load("examples/digits/digits.npz")["x"][:64]
+    x = np.load(DATA)["x"][:64]
 
     class Reader(CalibrationDataReader):
         def __init__(self):
@@ -223,7 +194,7 @@ def test_the_range_of_least_error_is_that_of_the_least_sum_of_squares():
 
 def test_layers_that_are_left_out_keep_their_floats(tmp_path):
     model = df.load(DIGITS)
-    x = np.load("examples/digits/digits.npz")["x"][:64]
+    x = np.load(DATA)["x"][:64]
     every, some = (df.quantize_static(model, x, targets=t, progress=False) for t in (None, ["*", "!classifier*"]))
     kept = {name for name, array in some.arrays().items() if array.dtype == np.float32 and array.ndim > 1}
     assert kept == {"classifier.weight"}

@@ -8,9 +8,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from tests.quantization.test_static import DIGITS, in_runtime, linear, off, random
-
-DATA = "examples/digits/digits.npz"
+from tests.quantization.models import DATA, DIGITS, in_runtime, linear, off, random
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-/* gemm/integer.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j] of integers, wrapped
- * around.
+/* gemm/linalg_integer.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j] of integers,
+ * wrapped around.
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. 2 M N K operations on M K + K N + M N elements per product; integers with a sign have
