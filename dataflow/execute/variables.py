@@ -117,7 +117,8 @@ class Variables:
 
     def present(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
         """Names of persistent arenas of ``plan`` for which ``require`` would take no memory."""
-        copies = ((name, prepack, plan.arenas[prepack.source.arena].name) for name, prepack in plan.prepacks.items())
+        missing = ((name, prepack) for name, prepack in plan.prepacks.items() if name not in self._copies)
+        copies = ((name, prepack, plan.arenas[prepack.source.arena].name) for name, prepack in missing)
         shared = {name for name, prepack, key in copies if self._shared(initial[key], prepack, plan) is not None}
         return self.keys | self.lent(plan, initial) | shared
 

@@ -20,7 +20,7 @@ from ..host.source_lines import is_own, position
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
-from .sized_data import sized_scalar
+from .sized_data import sized_scalar, sized_vector
 from .tracing import Traced
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count, float32, int64
 from .types import dtype as as_dtype
@@ -149,6 +149,15 @@ class GraphBuilder:
             return self.scalar(number(size), dtype)
         value = self.value("scalar", TensorType(dtype, ()))
         self._initializers[value] = sized_scalar(given, number, dtype)
+        return value
+
+    def vector_of(self, name: str, values: Sequence[int], shape: Sequence[int], dtype: DType) -> Value:
+        """A stored tensor of sizes, under another shape."""
+        given: tuple[object, ...] = tuple(values)
+        if not any(type(size) is Traced for size in given):
+            return self.initializer(name, np.array(values, dtype.numpy).reshape(shape))
+        value = self.value(name, TensorType(dtype, tuple(shape)), exact=True)
+        self._initializers[value] = sized_vector(values, shape, dtype)
         return value
 
     # ---- nodes --------------------------------------------------------------------------------------

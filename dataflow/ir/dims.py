@@ -274,20 +274,21 @@ def _atom_text(atom: tuple[Any, ...]) -> str:
     return f"({atom[1]})//({atom[2]})"
 
 
-def _joined_sizes(size: Size, kind: str) -> tuple[Size, ...]:
-    """The sizes that were joined to this one; itself where it is of another kind."""
-    if isinstance(size, Dim) and len(size._terms) == 1:
-        ((atoms, factor),) = size._terms
-        if factor == 1 and len(atoms) == 1 and isinstance(atoms[0], tuple) and atoms[0][0] == kind:
-            return atoms[0][1:]
-    return (size,)
+def _joined(sizes: Iterable[Size], kind: str) -> tuple[list[Any], list[Dim]]:
+    """The known ones of sizes that are joined, which are compared and not hashed, and the others, each once."""
+    terms: list[Any] = []
+    for size in sizes:
+        ((atoms, factor),) = size._terms if isinstance(size, Dim) and len(size._terms) == 1 else (((), 0),)
+        joined = factor == 1 and len(atoms) == 1 and isinstance(atoms[0], tuple) and atoms[0][0] == kind
+        terms.extend(atoms[0][1:] if joined else [size])
+    named = dict.fromkeys(term for term in terms if isinstance(term, Dim))
+    return [term for term in terms if not isinstance(term, Dim)], sorted(named, key=str)
 
 
 def least_size(sizes: Iterable[Size]) -> Size:
     """The smallest of them; known when they are."""
-    terms = dict.fromkeys(term for size in sizes for term in _joined_sizes(size, "min"))
-    fixed = [n for n in terms if not isinstance(n, Dim)]
-    kept: list[Size] = [*([min(fixed)] if fixed else []), *sorted((n for n in terms if isinstance(n, Dim)), key=str)]
+    fixed, named = _joined(sizes, "min")
+    kept: list[Size] = [*([min(fixed)] if fixed else []), *named]
     return kept[0] if len(kept) == 1 else Dim._from({(("min", *kept),): 1})
 
 
@@ -299,11 +300,10 @@ def broadcast_size(sizes: Iterable[Size]) -> Size:
     Raises:
         InputError: two known sizes differ, and neither is 1.
     """
-    terms = dict.fromkeys([term for size in sizes for term in _joined_sizes(size, "broadcast")])
-    fixed = [n for n in terms if not isinstance(n, Dim) and n != 1]
-    if len(fixed) > 1:
+    numbers, named = _joined(sizes, "broadcast")
+    fixed = [n for n in numbers if n != 1]
+    if any(n != fixed[0] for n in fixed[1:]):
         raise InputError(f"sizes {' and '.join(map(str, fixed))} don't broadcast: they differ, and neither is 1")
-    named = sorted((n for n in terms if isinstance(n, Dim)), key=str)
     if fixed or not named:
         return fixed[0] if fixed else 1
     return named[0] if len(named) == 1 else Dim._from({(("broadcast", *named),): 1})

@@ -52,10 +52,8 @@ class Node:
         return format_node(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        attributes = dict(self.attributes)  # of which a view can't be pickled
-        return Node, (
-            self.op, self.name, self.inputs, self.outputs, attributes, self.bodies, self.origin, self.pin
-        )  # fmt: skip
+        held = dict(self.attributes)  # of which a view can't be pickled
+        return Node, (self.op, self.name, self.inputs, self.outputs, held, self.bodies, self.origin, self.pin)
 
     def operations(self) -> int:
         """Floating-point operations, by the op's declaration or one per element of a result.
@@ -115,9 +113,8 @@ class Initializer:
 
     Attributes:
         array: read-only; its dtype and shape are the value's.
-        role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op;
-            ``passing`` is a state that is not kept from run to run: it lies in scratch memory and is written before it
-            is read.
+        role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op; ``passing``
+            is a state that is not kept from run to run: it lies in scratch memory and is written before it is read.
         factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
             ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
         origin: the parameter of an exporter's module that it is, or was computed of, where the file says so: tensors of
@@ -131,6 +128,10 @@ class Initializer:
     factor: Array | None = None
     origin: str = ""
     literal: bool = False
+
+    def at(self, sizes: Any) -> Initializer:
+        """The data for some sizes, a ``Substitution``: those that are computed from traced sizes are others."""
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _stored, (self.array, self.role, self.trainable, self.factor, self.origin, self.literal)
@@ -183,9 +184,8 @@ class Graph:
         return Graph, (self.inputs, *given)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))
-        object.__setattr__(self, "initializers", MappingProxyType(dict(self.initializers)))
-        object.__setattr__(self, "stages", MappingProxyType(dict(self.stages)))
+        for name in ("outputs", "initializers", "stages"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def fact(self, find: Callable[[Graph], T]) -> T:
         """``find(self)``, found once: a graph doesn't change, and many passes ask. Nobody changes what is found."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from .graph import Initializer, Node
 from .substitution import Substitution
-from .tracing import Traced
+from .tracing import Traced, number_of
 from .types import Array, DType
 
 
@@ -28,7 +28,7 @@ class SizedData(Initializer):
     sizes: tuple[Traced, ...]
 
     def __init__(self, compute: Callable[[Substitution], Array], now: Array, sizes: Iterable[Traced]) -> None:
-        given = {"role": "constant", "trainable": False, "factor": None}
+        given = {"role": "constant", "trainable": False, "factor": None, "origin": "", "literal": False}
         for name, value in {**given, "compute": compute, "now": now, "sizes": tuple(sizes)}.items():
             object.__setattr__(self, name, value)
 
@@ -51,6 +51,16 @@ def sized_scalar(size: Traced, number: Callable[[int], float], dtype: DType) -> 
         return np.asarray(number(sizes.size(size)), dtype.numpy)
 
     return SizedData(compute, np.asarray(number(size.number), dtype.numpy), (size,))
+
+
+def sized_vector(values: Sequence[Any], shape: Sequence[int], dtype: DType) -> SizedData:
+    """The sizes ``values``, of which some are traced, as an array of ``shape``."""
+
+    def compute(sizes: Substitution) -> Array:
+        return np.array(sizes.sizes(tuple(values)), dtype.numpy).reshape(shape)
+
+    now = np.array([number_of(size) for size in values], dtype.numpy).reshape(shape)
+    return SizedData(compute, now, [size for size in values if type(size) is Traced])
 
 
 def frozen(array: Array) -> Array:

@@ -114,10 +114,11 @@ class Substitution:
     def _graph(self, of: Graph) -> Graph:
         nodes = tuple([self.node(node) for node in of.nodes])
         inputs = self.values(of.inputs)
-        if inputs is of.inputs and all(map(_is, nodes, of.nodes)):
+        data = [one.at(self) for one in of.initializers.values()]
+        if inputs is of.inputs and all(map(_is, nodes, of.nodes)) and all(map(_is, data, of.initializers.values())):
             return of
         outputs = {name: self.value(value) for name, value in of.outputs.items()}
-        stored = {self.value(value): data for value, data in of.initializers.items()}
+        stored = dict(zip(map(self.value, of.initializers), data, strict=True))
         states = tuple(
             dataclasses.replace(s, before=self.value(s.before), after=self.value(s.after)) for s in of.states
         )

@@ -84,7 +84,7 @@ def _inverted(sizes: tuple[int, ...], strides: tuple[int, ...], storage: Storage
         return own
     found = []
     for size, stride in zip(sizes, own, strict=True):
-        axes = [axis for axis, pair in enumerate(zip(shown, strides, strict=True)) if pair == (size, stride)]
+        axes = [a for a, shape in enumerate(zip(strides, shown, strict=True)) if shape == (stride, size)]
         if size == 1:
             found.append(stride)
         elif len(axes) == 1:

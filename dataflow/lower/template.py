@@ -70,8 +70,8 @@ class Remade(Initializer):
     read: Callable[[], Mapping[str, Initializer]]
 
     def __init__(self, template: Template, key: str, role: Role, read: Callable[[], Mapping[str, Initializer]]) -> None:
-        given = {"role": role, "trainable": False, "template": template, "key": key, "read": read}
-        for name, value in given.items():
+        given = {"role": role, "trainable": False, "origin": "", "literal": False}
+        for name, value in {**given, "template": template, "key": key, "read": read}.items():
             object.__setattr__(self, name, value)
 
     @property

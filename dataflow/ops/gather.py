@@ -141,13 +141,15 @@ full: Op = Op(
 def _range_infer(*, start: Any, limit: Any, delta: float, dtype: DType) -> TensorType:
     numbers = [n for n in (start, limit, delta) if not isinstance(n, Dim)]
     need(delta != 0, "range_: delta is 0")
-    held = all(-(2.0**63) <= n < 2.0**63 for n in numbers)
+    held = all(-(1 << 63) <= n < 1 << 63 for n in numbers)
     if not held:
         raise InputError(
             f"range_: start {start}, limit {limit} and delta {delta}; expected numbers that fit in 64 bits"
         )
     count = -((start - limit) // delta)  # rounded up; a size where an end is named
-    return TensorType(dtype, (count if isinstance(count, Dim) else max(0, int(count)),))
+    if isinstance(count, float):
+        count = int(count)
+    return TensorType(dtype, (count if isinstance(count, Dim) or count >= 0 else 0,))
 
 
 range_: Op = Op(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +84,7 @@ def _bound_graph(
         if node.op is sizes_op and not any(isinstance(size, Dim) for size in attributes["values"]):
             if has_names(node, fed):
                 return [builder.input(names[0] or node.name, attributes["dtype"], attributes["shape"])]
-            return [builder.initializer(names[0] or node.name, _array_of(attributes))]
+            return [builder.vector_of(names[0] or node.name, *(attributes[k] for k in ("values", "shape", "dtype")))]
         try:
             made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
         except InputError as error:
@@ -142,10 +141,7 @@ def _expressions(node: Node) -> Iterator[Dim]:
 
 def array_of_sizes(node: Node, sizes: Mapping[str, int]) -> Array:
     """The result of a node of ``sizes``."""
-    return _array_of(bound_attributes(node, sizes))
-
-
-def _array_of(attributes: Mapping[str, Any]) -> Array:
+    attributes = bound_attributes(node, sizes)
     return np.array(attributes["values"], attributes["dtype"].numpy).reshape(attributes["shape"])
 
 

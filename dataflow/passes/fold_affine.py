@@ -29,7 +29,10 @@ _Readers = Mapping[Value, Sequence[Node]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chain:
-    """Neighbouring scales and shifts: the nodes, from the value that they read on, and what they are together."""
+    """Neighbouring scales and shifts: the nodes, from the value that they read on, and what they are together.
+
+    The scale and the shift are per channel or one for all: no number of channels is read where nothing is joined.
+    """
 
     source: Value
     nodes: tuple[Node, ...]
@@ -119,8 +122,7 @@ def _chains(graph: Graph, readers: _Readers, known: _Known) -> list[_Chain]:
         if first is None:
             continue
         source, factor, summand = first
-        channels = node.outputs[0].type.sizes[1]  # type: ignore[union-attr]
-        scale, shift = np.full(channels, factor), np.full(channels, summand)
+        scale, shift = np.asarray(factor), np.asarray(summand)
         nodes = [node]
         while True:
             result = nodes[-1].outputs[0]
@@ -152,20 +154,17 @@ def _affine(node: Node, known: _Known) -> tuple[Value, Array | float, Array | fl
     assert a is not None and b is not None
     if a in known and node.op is not sub:
         a, b = b, a
-    vector = _per_channel(known[b], y.type.sizes) if b in known and a not in known and a.type == y.type else None
-    if vector is None:
+    if b not in known or a in known or a.type != y.type or not _is_per_channel(b.type, y.type.rank):
         return None
+    vector = known[b].reshape(-1).astype(np.float64)
     if node.op is mul:
         return a, vector, 0.0
     return a, 1.0, vector if node.op is add else -vector
 
 
-def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:
-    """A constant that broadcasts to ``sizes`` as one number per channel, axis 1, or for all; None if it is else."""
-    shape = (1,) * (len(sizes) - array.ndim) + array.shape
-    if any(d != 1 for axis, d in enumerate(shape) if axis != 1):
-        return None
-    return array.reshape(-1).astype(np.float64)
+def _is_per_channel(constant: TensorType, rank: int) -> bool:
+    """Whether a constant broadcasts to ``rank`` axes as one number per channel, axis 1, or for all."""
+    return all(d == 1 for axis, d in enumerate(constant.sizes, rank - constant.rank) if axis != 1)
 
 
 def _takes(head: Node, readers: _Readers, known: _Known) -> bool:
@@ -180,6 +179,9 @@ def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants,
     """What computes the result of a chain that ends with ``last``: the convolution before it, or a norm."""
     result = last.outputs[0]
     assert result is not None
+    channels = result.type.sizes[1]
+    scale, shift = np.full(channels, chain.scale), np.full(channels, chain.shift)
+    chain = dataclasses.replace(chain, scale=scale, shift=shift)
     if head is None:
         return _as_norm(last, chain, result, constants)
     return _as_conv(last, chain, head, result, constants, known)

@@ -223,11 +223,7 @@ def _fixed(array: Array | None) -> list[int] | None:
 
 
 def axis_in(axis: int, rank: int) -> int:
-    """The axis counted from the front.
-
-    Raises:
-        ModelError: there is no such axis.
-    """
+    """The axis counted from the front; a ``ModelError`` where there is none."""
     if not -rank <= axis < rank:
         raise ModelError(f"axis {axis} of a tensor of rank {rank}; expected {-rank} to {rank - 1}")
     return axis % rank
@@ -299,14 +295,21 @@ def _slice(
 ) -> Array | None:
     begin = starts if first is None else _fixed(first)
     stop = ends if last is None else _fixed(last)
-    steps = [1] if every is None else _fixed(every)
-    where = axes if along is None else _fixed(along)
-    if x.ndim != 1 or begin is None or stop is None or steps is None or not len(begin) == len(stop) == len(steps) == 1:
+    if begin is None or stop is None or (every is not None and _fixed(every) is None):
         return None
-    axes_in(where or [0], 1)
-    if steps[0] == 0:
-        raise ModelError("a step is 0")
-    return x[int(begin[0]) : int(stop[0]) : steps[0]]
+    steps = [1] * len(begin) if every is None else _fixed(every)
+    where = axes if along is None else _fixed(along)
+    chosen = [slice(None)] * x.ndim
+    for axis, *ends_of in zip(axes_in(where or range(len(begin)), x.ndim), begin, stop, steps or (), strict=True):
+        if ends_of[2] == 0:
+            raise ModelError("a step is 0")
+        chosen[axis] = slice(*ends_of)
+    return x[tuple(chosen)]
+
+
+@_rule("Transpose")
+def _transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array | None:
+    return x.transpose(None if perm is None else axes_in(perm, x.ndim))
 
 
 @_rule("Expand")

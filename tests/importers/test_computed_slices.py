@@ -142,3 +142,35 @@ def test_a_slice_by_computed_steps_reads_what_the_loop_carries():
         given = {"n": np.array(n), "start": np.arange(1, size + 1, dtype=np.float32)}
         (expected,) = theirs.run(None, given)
         np.testing.assert_array_equal(session.run(given)["y"], expected)
+
+
+# What PyTorch's tracing exporter writes for ``pad(x, (0, 0, n - 5, n - 5))``: amounts of the last axis first, reversed.
+PADDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+padded (float[B, N, 2] x) => (y)
+<int64[1] five = {5}, int64[2] none = {0, 0}, int64[1] rest = {6}, int64[2] pairs = {-1, 2}, int64[1] last = {-1},
+ int64[1] far = {-9223372036854775807}, int64[1] first = {0}>
+{
+  n = Shape <start = 1, end = 2> (x)
+  more = Sub (n, five)
+  given = Concat <axis = 0> (none, more, more)
+  count = Shape (given)
+  missing = Sub (rest, count)
+  zeros = ConstantOfShape <value: tensor = int64[1] {0}> (missing)
+  all = Concat <axis = 0> (given, zeros)
+  rows = Reshape (all, pairs)
+  reversed = Slice (rows, last, far, first, last)
+  columns = Transpose <perm = [1, 0]> (reversed)
+  pads = Reshape (columns, last)
+  y = Pad (x, pads)
+}
+"""
+
+
+def test_amounts_of_padding_that_are_put_in_order_stay_sizes():
+    data = parser.parse_model(PADDED).SerializeToString()
+    model, theirs = load_bytes(data), onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert str(model.outputs["y"].shape[1]) == "-10 + 3*N"
+    for batch, length in ((2, 7), (1, 5), (3, 4), (2, 9)):
+        x = np.arange(batch * length * 2, dtype=np.float32).reshape(batch, length, 2)
+        np.testing.assert_array_equal(model(x)["y"], theirs.run(None, {"x": x})[0])

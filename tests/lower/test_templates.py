@@ -9,6 +9,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.ir.dims import broadcast_size, least_size
 from dataflow.ir.lowered import Lowered, LoweredNode, Storage
 from dataflow.ir.tracing import Trace, active, key_of
 from dataflow.lower import template
@@ -112,6 +113,39 @@ def test_runs_of_other_sizes_give_what_a_session_of_their_own_gives(
     assert {sizes["batch"] for sizes in compared} >= {4, 6, 2}
 
 
+def positioned() -> df.Model:
+    """Words with their positions and sizes, scaled, under a causal mask: what is computed from a length alone."""
+    g = df.GraphBuilder("positioned")
+    ids = g.input("ids", df.int64, ("batch", "length"))
+    (at,) = g.add(ops.range_, (), {"limit": ids.shape[1]}).outputs
+    (sizes,) = g.add(ops.sizes, (), {"values": ids.shape, "shape": (2,), "dtype": df.int64}).outputs
+    assert at is not None and sizes is not None
+    x = ops.gather(g.parameter("table", numbers(WORDS, WIDTH)), ids, axis=0)
+    x = ops.mul(ops.add(x, ops.gather(g.parameter("positions", numbers(64, WIDTH)), at, axis=0)), 0.5)
+    after = ops.greater(ops.reshape(at, shape=(1, ids.shape[1])), ops.reshape(at, shape=(ids.shape[1], 1)))
+    scores = ops.add(ops.matmul(x, ops.transpose(x, perm=(0, 2, 1))), ops.mul(ops.cast(after, to=df.float32), -1e4))
+    g.output("y", ops.matmul(ops.softmax(scores, axis=-1), x))
+    g.output("sizes", ops.add(ops.cast(sizes, to=df.float32), ops.reduce_sum(x, axes=(0, 1, 2), keepdims=False)))
+    return df.Model(g.build())
+
+
+def test_ranges_scales_and_vectors_of_sizes_hold_for_others(
+    compared: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunSeries, "run", lambda *args: None)
+    session = df.Session(positioned(), devices=["cpu"], threads=1)
+    table, positions = numbers(WORDS, WIDTH), numbers(64, WIDTH)
+    for size, length in ((2, 5), (3, 7), (5, 6), (6, 9), (2, 11)):
+        ids = batch(size, length)["ids"]
+        found = session.run({"ids": ids})
+        x = (table[ids] + positions[:length]).astype(np.float64) / 2
+        scores = x @ x.transpose(0, 2, 1) - 1e4 * np.triu(np.ones((length, length)), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        np.testing.assert_allclose(found["y"], weights / weights.sum(-1, keepdims=True) @ x, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["sizes"], np.array([size, length]) + x.sum(), rtol=1e-5)
+    assert {sizes["length"] for sizes in compared} >= {6, 9, 11}
+
+
 def test_a_size_is_what_was_decided_about_it() -> None:
     with Trace() as trace:
         n, m = trace.size("n", 6), trace.size("m", 4)
@@ -121,6 +155,15 @@ def test_a_size_is_what_was_decided_about_it() -> None:
     assert trace.holds({"n": 6, "m": 4}) and trace.holds({"n": 10, "m": 3})
     assert not trace.holds({"n": 5, "m": 5}) and not trace.holds({"n": 2, "m": 4}) and not trace.holds({"n": 8, "m": 4})
     assert not trace.holds({"n": 0, "m": 4})  # by which it was divided
+
+
+def test_sizes_that_are_joined_stay_sizes_of_any_number() -> None:
+    with Trace() as trace:
+        n, m = trace.size("n", 6), trace.size("m", 6)
+        assert broadcast_size((n, 1, n)) is n and broadcast_size((n, m)) == n and least_size((n, 9)) is n
+    assert trace.holds({"n": 7, "m": 7})
+    assert not trace.holds({"n": 7, "m": 8})  # which don't broadcast
+    assert not trace.holds({"n": 10, "m": 10}) and not trace.holds({"n": 1, "m": 1})
 
 
 @pytest.mark.parametrize(
