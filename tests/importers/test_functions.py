@@ -122,6 +122,16 @@ def test_functions_of_another_opset_whose_operators_are_the_same():
     np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-5, atol=1e-6)
 
 
+def test_calls_within_functions_that_import_their_domain_at_another_version():
+    """As jax2onnx writes them: the model imports version 1, the functions that of ONNX."""
+    proto = model_of(*layers())
+    for one in proto.functions:
+        next(opset for opset in one.opset_import if opset.domain == "own").version = 18
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
+    np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-5, atol=1e-6)
+
+
 def test_functions_of_an_opset_that_differs_are_refused():
     largest = function("Layer", [helper.make_node("ReduceMax", ["a"], ["b"], axes=[1])], ["a"], ["b"])
     largest.opset_import[0].version = 13
