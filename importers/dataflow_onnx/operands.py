@@ -207,7 +207,7 @@ class Operands:
         """The integers and dims of a tensor; those that are computed get names, and are read before what has them runs.
 
         Raises:
-            ModelError: they depend on data, in a body.
+            Undetermined: they depend on data, in a body.
         """
         found = self.known_sizes(tensor)
         if found is None:
@@ -228,7 +228,7 @@ class Operands:
         """Named dims for the elements of a computed tensor, and a node that reads them."""
         value = self.value(tensor)
         if self.around is not None and not self.static.is_static(value):
-            raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
+            raise Undetermined(f"{what} {tensor.name!r} depends on data", value)  # iterations may be nodes then
         if value.type.rank == 1 and not value.type.is_bound:
             self.ask(tensor, what)  # how many sizes there are
         if value.type.rank > 1 or value.type.dtype.name not in ("int32", "int64"):

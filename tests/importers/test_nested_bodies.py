@@ -115,3 +115,52 @@ def test_gradients_pass_through_bodies_within_bodies():
         down[name][index] -= step
         slope = (total(up) - total(down)) / (2 * step)
         np.testing.assert_allclose(found[name][index], slope, rtol=1e-4, atol=1e-5)
+
+
+# Per image: a sum over the patches of its grid, as vision encoders of Qwen-VL have it.
+GRIDS = """
+<ir_version: 8, opset_import: ["" : 17]>
+grids (int64[N, 2] grid, float[1] rate) => (float[N] sums, float total) {
+  none = Constant <value = float {0}> ()
+  total, sums = Scan <num_scan_inputs = 1, body = each (float sum_in, int64[2] size) => (float sum_out, float made) {
+    zero = Constant <value = int64 {0}> ()
+    one = Constant <value = int64 {1}> ()
+    count = ReduceProd <keepdims = 0> (size)
+    patches = Range (zero, count, one)
+    at = Cast <to = 1> (patches)
+    scaled = Mul (at, rate)
+    bent = Tanh (scaled)
+    made = ReduceSum <keepdims = 0> (bent)
+    sum_out = Add (sum_in, made)
+  }> (none, grid)
+}
+"""
+
+
+def test_a_scan_whose_iterations_have_lengths_of_their_own():
+    """Data decide them, so iterations are nodes for the grids that come."""
+    proto = parser.parse_model(GRIDS)
+    model = load_bytes(proto.SerializeToString())
+    session, peer = df.Session(model, devices=["cpu"]), onnxruntime.InferenceSession(proto.SerializeToString())
+    for grid in ([[2, 3], [4, 4]], [[4, 4], [2, 3]], [[1, 1]], [[5, 2], [1, 7], [3, 3]]):
+        feeds = {"grid": np.array(grid), "rate": np.array([0.1], np.float32)}
+        for made, expected in zip(session.run(feeds).values(), peer.run(None, feeds), strict=True):
+            np.testing.assert_allclose(made, expected, rtol=1e-6)
+        slopes = [np.sum((at := np.arange(a * b)) / np.cosh(0.1 * at) ** 2) for a, b in grid]
+        found = df.vjp(model, feeds, {"sums": np.ones(len(grid), np.float32), "total": np.zeros((), np.float32)})
+        np.testing.assert_allclose(found["rate"], [sum(slopes)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", ["5", "N"])
+def test_a_scan_whose_body_fits_no_sizes_is_refused_at_load(length):
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    misfit (float[{length}, 3] x) => (float[{length}, 4] y) {{
+      y = Scan <num_scan_inputs = 1, body = each (float[3] row) => (float[4] made) {{
+        four = Constant <value = float[4] {{1, 2, 3, 4}}> ()
+        made = Add (row, four)
+      }}> (x)
+    }}
+    """
+    with pytest.raises(df.ModelError, match=r"Add 'made'.*don't broadcast"):
+        load_bytes(parser.parse_model(text).SerializeToString())

@@ -114,8 +114,8 @@ def complete_calls(proto: Any) -> None:
 def align_opsets(proto: Any) -> None:
     """Gives functions the model's opset where each of their operators is the same in it: the inliner leaves others.
 
-    ONNX asks of a file that they are the same (its checker's ``check_opset_compatibility``). Calls of local functions are
-    found by name, whatever version of their domain is imported.
+    ONNX asks of a file that they are the same (its checker's ``check_opset_compatibility``). Calls of local functions
+    are found by name, whatever version of their domain is imported.
     """
     wanted = {opset.domain: opset.version for opset in proto.opset_import}
     local = {(function.domain, function.name) for function in proto.functions}
@@ -123,7 +123,7 @@ def align_opsets(proto: Any) -> None:
         for opset in function.opset_import:
             domain, version = opset.domain, wanted.get(opset.domain, opset.version)
             used = {node.op_type for node in _with_bodies(function.node) if node.domain == domain}
-            used -= {name for place, name in local if place == domain}
+            used -= {name for where, name in local if where == domain}
             known = ([_since(op, domain, v) for v in (opset.version, version)] for op in used)
             if version != opset.version and all(first == second is not None for first, second in known):
                 opset.version = version
