@@ -157,3 +157,68 @@ def test_every_element_type(name):
             else:
                 np.testing.assert_array_equal(own_result, array, err_msg=kind)
     assert compared
+
+
+# ---- reductions whose exact result has more digits than a float of the same size ------------------------
+
+
+def reduced(name, x, axes, device, fuse=True, named=False, **attributes):
+    code = helper.np_dtype_to_tensor_dtype(x.dtype)
+    inputs = [helper.make_tensor_value_info("x", code, [f"n{i}" for i in range(x.ndim)] if named else x.shape)]
+    node = helper.make_node(name, ["x"] if axes is None else ["x", "axes"], ["y"], **attributes)
+    stored = [] if axes is None else [numpy_helper.from_array(np.array(axes, np.int64), "axes")]
+    graph = helper.make_graph([node], "one", inputs, [helper.make_tensor_value_info("y", code, None)], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return df.Session(load_bytes(model.SerializeToString()), devices=[device], fuse=fuse).run({"x": x})["y"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_means_of_integers_beyond_float64s_are_exact(dtype, device, named):
+    limits, random = np.iinfo(dtype), np.random.default_rng(0)
+    cases = [random.integers(limits.min, limits.max, (3, 4, 5), dtype, endpoint=True), np.full((3, 4, 5), limits.max)]
+    cases += [np.full((3, 4, 5), limits.min), random.integers(0 if dtype == "uint64" else -9, 10, (3, 4, 5))]
+    cases += [random.integers(0, 1000, (3, 4, 5)) + 1_700_000_000_000_000_000]  # times in nanoseconds
+    for x in (case.astype(dtype) for case in cases):
+        for axes, keepdims in ((None, 0), ((1,), 1), ((0, -1), 0), ((2,), 0)):
+            found = reduced("ReduceMean", x, axes, device, named=named, keepdims=keepdims)
+            over = tuple(range(3)) if axes is None else axes
+            sums = np.sum(x.astype(object), axis=over, keepdims=bool(keepdims))
+            count = x.size // np.size(sums)
+            towards_zero = np.vectorize(lambda n, c=count: abs(n) // c * (1 if n > 0 else -1), otypes=[dtype])(sums)
+            assert found.dtype == dtype and np.array_equal(found, towards_zero)
+        np.testing.assert_array_equal(reduced("ReduceMean", x, None, device, noop_with_empty_axes=1), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_logarithms_of_sums_of_integers_drop_the_fraction(dtype, device):
+    """As ONNX's definition by Cast, Exp, ReduceSum, Log and CastLike; onnxruntime gives 5 and 3 of the first two."""
+    x = np.array([[5, 4, 4, 4, 4, 4], [3, 3, 2, 2, 2, 2], [700, 700, 700, 699, 0, 9]], dtype)
+    exact = x.max(1) + np.log(np.exp(x.astype(np.float64) - x.max(1, keepdims=True)).sum(1))
+    np.testing.assert_array_equal(reduced("ReduceLogSumExp", x, (1,), device, keepdims=0), exact.astype(dtype))
+    np.testing.assert_array_equal(reduced("ReduceLogSum", x, (1,), device, keepdims=0), np.log(x.sum(1)).astype(dtype))
+
+
+@pytest.mark.parametrize(("device", "fuse"), [("cpu", True), ("cpu", False), ("numpy", True)])
+@pytest.mark.parametrize("name", ["ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp", "GlobalLpPool"])
+def test_reductions_of_float16_neither_overflow_nor_vanish_between(name, device, fuse):
+    random = np.random.default_rng(0)
+    large, small = (np.abs(random.standard_normal((6, 40)) * scale).astype(np.float16) for scale in (900, 2e-4))
+    exact = {
+        "ReduceL2": lambda x: np.sqrt((x * x).sum(1)),
+        "GlobalLpPool": lambda x: np.sqrt((x * x).sum((2, 3), keepdims=True)),
+        "ReduceSumSquare": lambda x: (x * x).sum(1),
+        "ReduceLogSum": lambda x: np.log(x.sum(1)),
+        "ReduceLogSumExp": lambda x: x.max(1) + np.log(np.exp(x - x.max(1, keepdims=True)).sum(1)),
+    }[name]
+    for x in (large, small):
+        with np.errstate(over="ignore"):
+            if name == "GlobalLpPool":
+                x = x.reshape(2, 3, 5, 8)
+                found = reduced(name, x, None, device, fuse)
+            else:
+                found = reduced(name, x, (1,), device, fuse, keepdims=0)
+            expected = exact(x.astype(np.float64)).astype(np.float16)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=6e-8)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, bool_, float32, float64, nn, ops, uint8
+from dataflow import Value, bfloat16, bool_, float16, float32, float64, int64, nn, ops, uint8, uint64
 from dataflow.errors import ModelError
 
 from ..converters import Collector
@@ -22,6 +22,8 @@ operator = Collector()
 _OF_NOTHING = {"ReduceMax": -1, "ReduceMin": 1, "ReduceLogSumExp": -1}  # the sign of what ONNX gives
 
 _OF_FLOATS = ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # of integers: rounded towards zero
+
+_COMPOSED = ("ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")  # of 16 bits: in float32, then rounded
 
 
 def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
@@ -47,11 +49,34 @@ def _euclidean_norm(x: Value, axes: Sequence[int], keepdims: int) -> Any:
     return ops.where(nothing, zero, ops.sqrt(ops.where(nothing, one, squares)))
 
 
+def _mean_of_integers(x: Value, axes: Sequence[int], keepdims: int) -> Any:
+    """The mean of 64-bit integers, rounded towards zero and exact where float64 rounds what it adds.
+
+    Quotients by the count and remainders are added up apart: neither sum leaves the 64 bits.
+    """
+    zero, one = (x.builder.scalar(i, x.type.dtype) for i in (0, 1))  # type: ignore[union-attr]
+    over: dict[str, Any] = {"axes": tuple(axes), "keepdims": True}
+    count = ops.reduce_sum(ops.broadcast_to(one, shape=x.type.shape), **over)
+    count = ops.maximum(count, one)
+    each = ops.div(x, count)
+    rest = ops.reduce_sum(ops.sub(x, ops.mul(each, count)), **over)
+    more = ops.div(rest, count)
+    quotient, rest = ops.add(ops.reduce_sum(each, **over), more), ops.sub(rest, ops.mul(more, count))
+    below = ops.logical_and(ops.greater(quotient, zero), ops.less(rest, zero))
+    above = ops.logical_and(ops.less(quotient, zero), ops.greater(rest, zero))
+    found = ops.add(ops.where(below, ops.sub(quotient, one), quotient), ops.cast(above, to=x.type.dtype))
+    return found if keepdims else ops.reduce_sum(found, axes=tuple(axes), keepdims=False)
+
+
 def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     """One of ONNX's reductions, in terms of the ops."""
     over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
     if name in _OF_NOTHING and any(x.type.shape[a] == 0 for a in axes_in(axes, x.type.rank)):
         return _of_nothing(name, x, **over)
+    if x.type.dtype in (int64, uint64) and name == "ReduceMean":
+        return _mean_of_integers(x, **over)
+    if x.type.dtype in (float16, bfloat16) and name in _COMPOSED:
+        return ops.cast(_reduced(name, ops.cast(x, to=float32), **over), to=x.type.dtype)
     if x.type.dtype.is_int and name in _OF_FLOATS:
         return ops.cast(_reduced(name, ops.cast(x, to=float64), **over), to=x.type.dtype)
     if name == "ReduceL1":
@@ -123,6 +148,8 @@ def ArgMin(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 
 def p_norm(value: Value, p: int, axes: Sequence[int]) -> Any:
+    if value.type.dtype in (float16, bfloat16):
+        return ops.cast(p_norm(ops.cast(value, to=float32), p, axes), to=value.type.dtype)
     if p == 1:
         return ops.reduce_sum(ops.abs(value), axes=tuple(axes), keepdims=1)
     if p == 2:
