@@ -15,8 +15,11 @@ _A = -0.75  # of Keys' cubic kernel (1981)
 _FAR = 4  # positions as far outside of an axis read padding alone
 
 
-def _position(attributes: Attributes, coordinate: Array, size: int) -> Array:
-    """The position in elements; one so far outside that taps would overflow is replaced by one that reads the same."""
+def _position(attributes: Attributes, coordinate: Array, size: int) -> tuple[Array, Array]:
+    """The position in elements, and whether it is no number.
+
+    One so far outside that taps would overflow is replaced by one that reads the same, no number by the lowest.
+    """
     at = coordinate
     if attributes["normalized"]:
         at = (at + 1) / 2 * (size - 1) if attributes["align_corners"] else ((at + 1) * size - 1) / 2
@@ -24,8 +27,8 @@ def _position(attributes: Attributes, coordinate: Array, size: int) -> Array:
         period = _period(attributes, size)
         with np.errstate(invalid="ignore"):
             at = np.where(np.abs(at) > period, np.fmod(at, period), at)
-        return np.where(np.isfinite(at), at, 0.0).astype(at.dtype)
-    return np.where(at > -_FAR, np.minimum(at, size + _FAR), -_FAR).astype(at.dtype)
+        return np.where(np.isfinite(at), at, 0.0).astype(at.dtype), np.isnan(at)
+    return np.where(at > -_FAR, np.minimum(at, size + _FAR), -_FAR).astype(at.dtype), np.isnan(at)
 
 
 def _period(attributes: Attributes, size: int) -> int:
@@ -62,12 +65,18 @@ Taps = list[tuple[Array, Array, Array]]
 
 
 def _taps(attributes: Attributes, coordinate: Array, size: int) -> Taps:
-    """Element, weight and slope of each tap of an axis."""
-    at = _position(attributes, coordinate, size)
+    """Element, weight and slope of each tap of an axis.
+
+    What is interpolated at no number is none, as PyTorch's is: only the nearest element, and lines within edges, take
+    the lowest position.
+    """
+    at, lost = _position(attributes, coordinate, size)
     if attributes["mode"] == "nearest":
         return [(_element(attributes, np.rint(at).astype(np.int64), size), np.ones_like(at), np.zeros_like(at))]
     first = np.floor(at)
     t = at - first
+    if attributes["padding"] == "zeros" or attributes["mode"] == "cubic":
+        t[lost] = np.nan
     below = first.astype(np.int64)
     if attributes["mode"] == "linear":
         rows = [(below, 1 - t, -np.ones_like(t)), (below + 1, t, np.ones_like(t))]

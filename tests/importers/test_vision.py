@@ -10,6 +10,8 @@ import dataflow as df
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
+NAN = float("nan")
+
 
 def numbers(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
@@ -115,6 +117,41 @@ def test_samples_at_a_grid(mode, opset, padding, corners):
     grid = np.random.default_rng(0).uniform(-2.5, 2.5, (2, 4, 5, 2)).astype(np.float32)
     how = {"mode": mode, "padding_mode": padding, "align_corners": corners}
     check("GridSample", [numbers(2, 3, 5, 6), grid], named=(0, 1), opset=opset, **how)
+
+
+# What PyTorch 2.13 gives on 1, 2, ... 9 at (NaN, 0), (0, NaN), (NaN, NaN) and (NaN, 5); ONNX's reference fails there.
+LOST = {
+    ("linear", "zeros"): [NAN] * 4, ("linear", "border"): [4, 2, 1, 7], ("linear", "reflection"): [4, 2, 1, 7],
+    ("nearest", "zeros"): [0] * 4, ("nearest", "border"): [4, 2, 1, 7], ("nearest", "reflection"): [4, 2, 1, 7],
+    ("cubic", "zeros"): [NAN] * 4, ("cubic", "border"): [NAN] * 4, ("cubic", "reflection"): [NAN] * 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("mode", "padding"), LOST)
+def test_samples_at_no_number_are_pytorchs(mode, padding, dtype, device):
+    x = np.arange(1, 10, dtype=dtype).reshape(1, 1, 3, 3)
+    grid = np.array([(NAN, 0), (0, NAN), (NAN, NAN), (NAN, 5), (0, 0)], dtype).reshape(1, 1, 5, 2)
+    for many in (1, 40):  # beside one another, and in several blocks
+        feeds = {"x0": x, "x1": np.tile(grid, (1, 1, many, 1))}
+        data = model("GridSample", [x, feeds["x1"]], 1, 22, (), (), {"mode": mode, "padding_mode": padding})
+        found = df.Session(load_bytes(data), devices=[device]).run(feeds)["y0"].reshape(many, 5)
+        np.testing.assert_array_equal(found, np.tile([*LOST[mode, padding], 5], (many, 1)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_gradients_at_no_number_are_pytorchs(device):
+    g = df.GraphBuilder("sampled")
+    x, grid = g.input("x", "float32", (1, 1, 3, 3)), g.input("grid", "float32", (1, 1, 2, 2))
+    y = df.ops.grid_sample(x, grid, mode="linear", padding="zeros", align_corners=False)
+    g.output("dx", df.grad(df.ops.reduce_sum(y, axes=(0, 1, 2, 3), keepdims=False), x))
+    g.output("dgrid", df.grad(df.ops.reduce_sum(y, axes=(0, 1, 2, 3), keepdims=False), grid))
+    feeds = {"x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)}
+    feeds["grid"] = np.array([(NAN, 0), (0, NAN)], np.float32).reshape(1, 1, 2, 2)
+    found = df.Session(g.build(), devices=[device]).run(feeds)
+    np.testing.assert_array_equal(found["dx"], np.zeros((1, 1, 3, 3), np.float32))
+    np.testing.assert_array_equal(found["dgrid"].reshape(2, 2), [[0, NAN], [NAN, 0]])
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])

@@ -50,9 +50,9 @@ static inline int32_t period_of(const sampling *s, int32_t size) {
 }
 
 /* Positions in elements of an axis; one so far outside that taps would overflow is replaced by one
- * that reads the same. */
-static inline void positions_of(const sampling *s, df_real *at, const df_real *grid, int64_t n,
-                                int32_t axis) {
+ * that reads the same, and one that is no number by the lowest, with |lost| NaN in its place. */
+static inline void positions_of(const sampling *s, df_real *at, df_real *lost, const df_real *grid,
+                                int64_t n, int32_t axis) {
   const df_real length = (df_real)s->sizes[axis];
   const df_real first = s->align_corners ? 0.0f : -0.5f;
   const df_real half = s->align_corners ? (length - 1.0f) / 2.0f : length / 2.0f;
@@ -65,6 +65,7 @@ static inline void positions_of(const sampling *s, df_real *at, const df_real *g
     for (int64_t p = 0; p < n; p++) {
       if (fabs(at[p]) > period)
         at[p] = fmod(at[p], period);
+      lost[p] = isnan(at[p]) ? (df_real)NAN : 0.0f;
       if (!isfinite(at[p]))
         at[p] = 0.0f;
     }
@@ -72,6 +73,7 @@ static inline void positions_of(const sampling *s, df_real *at, const df_real *g
   }
   const df_real low = -FAR_OUTSIDE, high = length + FAR_OUTSIDE;
   for (int64_t p = 0; p < n; p++) {
+    lost[p] = isnan(at[p]) ? (df_real)NAN : 0.0f;
     const df_real above = at[p] > low ? at[p] : low; /* NaN is low */
     at[p] = above < high ? above : high;
   }
@@ -106,12 +108,14 @@ static inline df_real cubic_near_slope(df_real d) { return (3.75f * d - 4.5f) * 
 static inline df_real cubic_far(df_real d) { return ((-0.75f * d + 3.75f) * d - 6.0f) * d + 3.0f; }
 static inline df_real cubic_far_slope(df_real d) { return (-2.25f * d + 7.5f) * d - 6.0f; }
 
-/* The table of one axis for |n| positions from |grid| on. */
+/* The table of one axis for |n| positions from |grid| on. What is interpolated at no number is
+ * none, as PyTorch's is: only the nearest element, and lines within edges, take the lowest
+ * position. */
 static inline void fill_axis(const sampling *s, axis_table *to, const df_real *grid, int64_t n,
                              int32_t axis) {
   const int64_t block = s->block;
-  df_real at[ENTRIES];
-  positions_of(s, at, grid, n, axis);
+  df_real at[ENTRIES], lost[ENTRIES];
+  positions_of(s, at, lost, grid, n, axis);
   df_real *weight = to->weight, *slope = to->slope;
   if (s->taps == 1) {
     for (int64_t p = 0; p < n; p++) {
@@ -126,6 +130,9 @@ static inline void fill_axis(const sampling *s, axis_table *to, const df_real *g
       to->element[p] = (int32_t)below - before;
       at[p] -= below;
     }
+    if (s->padding == ZEROS || s->taps == 4)
+      for (int64_t p = 0; p < n; p++)
+        at[p] += lost[p];
     for (int32_t tap = 1; tap < s->taps; tap++)
       for (int64_t p = 0; p < n; p++)
         to->element[tap * block + p] = to->element[p] + tap;
