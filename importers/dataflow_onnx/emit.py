@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import DType, Value, int64, ops
+from dataflow import DType, Value, bfloat16, float16, float32, int64, ops
 from dataflow.plugin import Builder, Size
 
 
@@ -30,6 +30,11 @@ def number(g: Builder, value: float, dtype: DType) -> Value:
 def cast_to(value: Value, dtype: DType) -> Any:
     """``value`` in a dtype; itself where it has it."""
     return value if value.type.dtype == dtype else ops.cast(value, to=dtype)
+
+
+def upcast(value: Value) -> Any:
+    """``value`` in float32 where it has 16 bits, whose squares overflow and vanish; else itself."""
+    return cast_to(value, float32) if value.type.dtype in (float16, bfloat16) else value
 
 
 def along(vector: Value, axis: int, rank: int) -> Any:

@@ -172,6 +172,25 @@ def reduced(name, x, axes, device, fuse=True, named=False, **attributes):
     return df.Session(load_bytes(model.SerializeToString()), devices=[device], fuse=fuse).run({"x": x})["y"]
 
 
+def centered(x):
+    return x - x.mean((0, 2, 3), keepdims=True)
+
+
+FLOAT16 = {
+    "ReduceL2": (lambda x: np.sqrt((x * x).sum(1)), {"keepdims": 0}),
+    "ReduceSumSquare": (lambda x: (x * x).sum(1), {"keepdims": 0}),
+    "ReduceLogSum": (lambda x: np.log(x.sum(1)), {"keepdims": 0}),
+    "ReduceLogSumExp": (lambda x: x.max(1) + np.log(np.exp(x - x.max(1, keepdims=True)).sum(1)), {"keepdims": 0}),
+    "GlobalLpPool": (lambda x: np.sqrt((x * x).sum((2, 3), keepdims=True)), {}),
+    "LpPool": (lambda x: np.sqrt((x * x).reshape(2, 3, 3, 2, 4, 2).sum((3, 5))),
+               {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "LpNormalization": (lambda x: x / np.sqrt((x * x).sum(3, keepdims=True)), {}),
+    "MeanVarianceNormalization": (
+        lambda x: centered(x) / np.sqrt((centered(x) ** 2).mean((0, 2, 3), keepdims=True)), {},
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
@@ -202,23 +221,13 @@ def test_logarithms_of_sums_of_integers_drop_the_fraction(dtype, device):
 
 
 @pytest.mark.parametrize(("device", "fuse"), [("cpu", True), ("cpu", False), ("numpy", True)])
-@pytest.mark.parametrize("name", ["ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp", "GlobalLpPool"])
-def test_reductions_of_float16_neither_overflow_nor_vanish_between(name, device, fuse):
+@pytest.mark.parametrize("name", FLOAT16)
+def test_squares_and_sums_of_float16_neither_overflow_nor_vanish(name, device, fuse):
     random = np.random.default_rng(0)
-    large, small = (np.abs(random.standard_normal((6, 40)) * scale).astype(np.float16) for scale in (900, 2e-4))
-    exact = {
-        "ReduceL2": lambda x: np.sqrt((x * x).sum(1)),
-        "GlobalLpPool": lambda x: np.sqrt((x * x).sum((2, 3), keepdims=True)),
-        "ReduceSumSquare": lambda x: (x * x).sum(1),
-        "ReduceLogSum": lambda x: np.log(x.sum(1)),
-        "ReduceLogSumExp": lambda x: x.max(1) + np.log(np.exp(x - x.max(1, keepdims=True)).sum(1)),
-    }[name]
-    for x in (large, small):
+    exact, attributes = FLOAT16[name]
+    for scale in (900, 2e-4):
+        x = np.abs(random.standard_normal((2, 3, 6, 8)) * scale).astype(np.float16)
         with np.errstate(over="ignore"):
-            if name == "GlobalLpPool":
-                x = x.reshape(2, 3, 5, 8)
-                found = reduced(name, x, None, device, fuse)
-            else:
-                found = reduced(name, x, (1,), device, fuse, keepdims=0)
+            found = reduced(name, x, (1,) if name.startswith("Reduce") else None, device, fuse, **attributes)
             expected = exact(x.astype(np.float64)).astype(np.float16)
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=6e-8)

@@ -12,7 +12,7 @@ from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..dynamic_sizes import within
-from ..emit import cast_to, number
+from ..emit import cast_to, number, upcast
 from ..importer import Importer
 from ..shape_eval import axes_in, axis_in, product
 from ..tensor import Tensor
@@ -224,16 +224,18 @@ def GroupNormalization(
 
 @operator("LpNormalization")
 def LpNormalization(c: Importer, x: T, *, axis: int = -1, p: int = 2) -> Any:
-    value = c.value(x)
+    given = c.value(x)
+    value = upcast(given)
     norm = p_norm(value, p, [axis_in(axis, value.type.rank)])
     zero, one = (number(c.builder, n, value.type.dtype) for n in (0, 1))
-    return ops.div(value, ops.where(ops.equal(norm, zero), one, norm))
+    return cast_to(ops.div(value, ops.where(ops.equal(norm, zero), one, norm)), given.type.dtype)
 
 
 @operator("MeanVarianceNormalization", 9)
 def MeanVarianceNormalization(c: Importer, x: T, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
-    value = c.value(x)
+    given = c.value(x)
+    value = upcast(given)
     over = tuple(axes_in(axes, value.type.rank))
     centered = ops.sub(value, ops.reduce_mean(value, axes=over, keepdims=1))
     variance = ops.reduce_mean(ops.mul(centered, centered), axes=over, keepdims=1)
-    return ops.div(centered, ops.add(ops.sqrt(variance), 1e-9))
+    return cast_to(ops.div(centered, ops.add(ops.sqrt(variance), 1e-9)), given.type.dtype)

@@ -10,7 +10,7 @@ from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..dynamic_sizes import size_value
-from ..emit import full, iota, number
+from ..emit import cast_to, full, iota, number, upcast
 from ..importer import Importer
 from ..shape_eval import product
 from ..tensor import Tensor
@@ -102,7 +102,7 @@ def GlobalMaxPool(c: Importer, x: T) -> Any:
 @operator("GlobalLpPool", 2)
 def GlobalLpPool(c: Importer, x: T, *, p: int = 2) -> Any:
     value = c.value(x)
-    return p_norm(value, p, range(2, value.type.rank))
+    return cast_to(p_norm(upcast(value), p, range(2, value.type.rank)), value.type.dtype)
 
 
 @operator("LpPool", 2)
@@ -134,13 +134,15 @@ def LpPool(
     more = [step - 1 if ceil_mode else 0 for step in given["strides"]]
     behind = [n + extra for n, extra in zip(around[spatial:], more, strict=True)]
     window = {**given, "pads": (0,) * (2 * spatial), "ceil_mode": 0}
-    powers = ops.abs(value) if p == 1 else ops.mul(value, value) if p == 2 else ops.pow(ops.abs(value), float(p))
+    raised = upcast(value)
+    powers = ops.abs(raised) if p == 1 else ops.mul(raised, raised) if p == 2 else ops.pow(ops.abs(raised), float(p))
     padded = ops.pad(powers, pads=(0, 0, *around[:spatial], 0, 0, *behind))
     mean = ops.avg_pool(padded, **window, count_include_pad=True)
     rank = value.type.rank
     mean = ops.slice(mean, starts=(0,) * rank, stops=pooled.shape, steps=(1,) * rank)
     total = ops.mul(mean, float(product(kernel_shape)))
-    return total if p == 1 else ops.sqrt(total) if p == 2 else ops.pow(total, 1.0 / p)
+    found = total if p == 1 else ops.sqrt(total) if p == 2 else ops.pow(total, 1.0 / p)
+    return cast_to(found, pooled.dtype)
 
 
 def _shape_pooled(c: Importer, indices: Value) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, bfloat16, bool_, float16, float32, float64, int64, nn, ops, uint8, uint64
+from dataflow import Value, bool_, float32, float64, int64, nn, ops, uint8, uint64
 from dataflow.errors import ModelError
 
 from ..converters import Collector
+from ..emit import cast_to, upcast
 from ..importer import Importer
 from ..shape_eval import axes_in
 from ..tensor import Tensor
@@ -75,8 +76,8 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
         return _of_nothing(name, x, **over)
     if x.type.dtype in (int64, uint64) and name == "ReduceMean":
         return _mean_of_integers(x, **over)
-    if x.type.dtype in (float16, bfloat16) and name in _COMPOSED:
-        return ops.cast(_reduced(name, ops.cast(x, to=float32), **over), to=x.type.dtype)
+    if name in _COMPOSED and upcast(x) is not x:
+        return cast_to(_reduced(name, upcast(x), **over), x.type.dtype)
     if x.type.dtype.is_int and name in _OF_FLOATS:
         return ops.cast(_reduced(name, ops.cast(x, to=float64), **over), to=x.type.dtype)
     if name == "ReduceL1":
@@ -148,8 +149,6 @@ def ArgMin(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 
 def p_norm(value: Value, p: int, axes: Sequence[int]) -> Any:
-    if value.type.dtype in (float16, bfloat16):
-        return ops.cast(p_norm(ops.cast(value, to=float32), p, axes), to=value.type.dtype)
     if p == 1:
         return ops.reduce_sum(ops.abs(value), axes=tuple(axes), keepdims=1)
     if p == 2:
