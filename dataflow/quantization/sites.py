@@ -47,6 +47,12 @@ class Product:
         assert result is not None
         return result
 
+    @property
+    def added(self) -> list[Value]:
+        """What is stored beside the weight and becomes part of it or of the bias."""
+        of_norm = [] if self.norm is None else [*self.node.inputs[2:], *self.norm.inputs[1:]]
+        return [v for v in (self.bias, *of_norm) if v is not None]
+
 
 def products_of(graph: Graph, layers: Sequence[Layer]) -> list[Product]:
     """The products of layers whose weight can be stored as integers, in the order of the graph.

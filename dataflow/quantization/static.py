@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from ..layers.layers import layers_of
 from ..layers.targets import chosen
 from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
+from ..passes.quantized.wide_biases import MOST_UNITS
 from ..train.data.reading import as_in_training
 from ..train.losses.loss import LABELS
 from ..train.prediction import bound_dataset
@@ -30,7 +32,7 @@ from .stored import fold_rounded
 
 _log = logging.getLogger("dataflow")
 _LARGEST = {7: 64, 8: 127}  # element of a weight; two products of a byte and 64 fit in 16 bits
-_MOST = np.iinfo(np.int32).max - 1  # of a bias in steps
+_MOST = MOST_UNITS - 1024  # of a bias in steps; less what rounding their size may add
 
 
 def quantize_static(
@@ -69,7 +71,7 @@ def quantize_static(
 
     Raises:
         InputError: an option doesn't fit, data that doesn't, or there is nothing to quantize.
-        ModelError: a weight has elements that are not finite.
+        ModelError: a weight or bias has elements that are not finite.
     """
     checks.instance("model", model, Model)
     if isinstance(bits, bool) or bits not in (7, 8):
@@ -92,17 +94,18 @@ def quantize_static(
     products = products_of(graph, layers)
     if not products:
         raise InputError("the model has no product or convolution with a stored float32 weight that could be quantized")
-    of_weights = {product.weight: product for product in products}
-    for weight in of_weights:
-        if not np.isfinite(graph.initializers[weight].array).all():
-            raise ModelError(f"the weight {weight.name!r} has elements that are not finite; leave it out with targets=")
+    for product in products:
+        for stored in (product.weight, *product.added):
+            if not np.isfinite(graph.initializers[stored].array).all():
+                what = "the weight" if stored is product.weight else f"beside the weight {product.weight.name!r},"
+                raise ModelError(f"{what} {stored.name!r} has elements that are not finite; leave it out with targets=")
     groups = groups_of(graph, products)
     read = as_in_training(data, model.metadata, labels=False)
     samples = Samples(bound_dataset(read, graph.inputs, (LABELS,)), batch_size, progress)
     found = extremes(graph, groups, samples, options)
     if ranges == "mse":
         found = closest(graph, groups, found, samples, options)
-    left = len(layers) - len(of_weights)
+    left = len(layers) - len({product.weight for product in products})
     if left:
         _log.info(
             "quantize_static: %d of %d layers keep their floats: something else reads their weight", left, len(layers)
@@ -127,6 +130,7 @@ class _Quantized:
         # Of a rounded value the first of its group, whose name the scale and zero point have, and these.
         self._steps = {v: (group[0], *steps_of(*range_)) for group, range_ in ranges.items() for v in group}
         self._products = {product.node: product for product in products}
+        self._uses = Counter(product.weight for product in products)
         self._norms = {product.norm: product for product in products if product.norm is not None}
         plain = [product for product in products if product.norm is None]
         self._weights = {product.weight: product for product in reversed(plain)}  # of several the first
@@ -136,7 +140,7 @@ class _Quantized:
         self._stored: dict[Value, tuple[Value, Value]] = {}  # scale and zero point, by the first of a group
         self._edits: list[Edit] = []
         self._aliases = dict(model.aliases)
-        self._scales: dict[Product, Array] = {}
+        self._scales: dict[Value, Array] = {}  # by weight
 
     def model(self) -> Model:
         """The model with them."""
@@ -165,7 +169,7 @@ class _Quantized:
                 made = self._rounded(builder, old, new)
             elif old in self._weights:
                 made = self._weight(builder, old.name, self._weights[old], new)
-            elif old in self._biases and not self._train:
+            elif old in self._biases and not self._train and self._bias_fits(self._biases[old]):
                 made = self._bias(builder, old.name, self._biases[old])
             if made is not new:
                 self._edits.append(Edit(old.name, made.name, readers=True, keeps=True))
@@ -226,16 +230,23 @@ class _Quantized:
         return array if product.norm is None else array * _column(self._factor(product), array.ndim)
 
     def _scale(self, product: Product) -> Array:
-        """Of a weight the scale of each output, as it broadcasts against it; so large that a bias has 32 bits."""
-        if product not in self._scales:
+        """Of a weight the scale of each output, as it broadcasts against it; so large that one product's bias fits."""
+        if product.weight not in self._scales:
             array = self._folded_weight(product)
             others = tuple(axis for axis in range(array.ndim) if axis != product.axis)
             scale = np.abs(array).max(others, keepdims=True, initial=0) / np.float32(self._most)
-            units = _MOST * float(self._steps[product.source][1])
-            least = (np.abs(self._offset(product)).astype(np.float64) / units).astype(np.float32)
-            scale = np.maximum(scale, least.reshape(scale.shape) if least.size > 1 else least.max(initial=0))
-            self._scales[product] = np.where(scale > np.finfo(np.float32).tiny * 1024, scale, 1).astype(np.float32)
-        return self._scales[product]
+            if self._uses[product.weight] == 1:
+                units = _MOST * float(self._steps[product.source][1])
+                least = (np.abs(self._offset(product)).astype(np.float64) / units).astype(np.float32)
+                scale = np.maximum(scale, least.reshape(scale.shape) if least.size > 1 else least.max(initial=0))
+            normal = scale > np.finfo(np.float32).tiny * 1024
+            self._scales[product.weight] = np.where(normal, scale, 1).astype(np.float32)
+        return self._scales[product.weight]
+
+    def _bias_fits(self, product: Product) -> bool:
+        """Whether a bias has at most ``_MOST`` steps, which a weight of several products doesn't see to."""
+        units = self._scale(product).reshape(-1).astype(np.float64) * self._steps[product.source][1]
+        return self._uses[product.weight] == 1 or bool((np.abs(self._offset(product)) <= _MOST * units).all())
 
     def _factor(self, product: Product) -> Array:
         """By which a batch norm multiplies each output."""
