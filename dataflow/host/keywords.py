@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, NoReturn, TypeGuard, TypeVar, cast
 
@@ -111,7 +111,7 @@ def _unknown(function: Callable[..., Any], args: tuple[Any, ...], given: Iterabl
     if args and any(base.__qualname__ == owner for base in type(args[0]).__mro__):
         owner = type(args[0]).__name__  # users know no base of it
     name = f"{owner}.{name}".removeprefix(".").removesuffix(".__init__")
-    return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
+    return _refusal(name, wrong, known)
 
 
 def refused(method: Callable[..., Any], owner: object, given: Iterable[str]) -> NoReturn:
@@ -119,6 +119,32 @@ def refused(method: Callable[..., Any], owner: object, given: Iterable[str]) -> 
     error = _unknown(cast(Any, method), (owner,), given)
     assert error is not None
     raise error
+
+
+def passed_on(function: Callable[..., Any], options: Iterable[str], to: Iterable[str] | Callable[..., Any]) -> None:
+    """Checks the ``**options`` that a function of ours passes on.
+
+    Args:
+        function: which gets them.
+        options: their names.
+        to: those that there are, or the class whose arguments behind the first they are.
+
+    Raises:
+        UnknownKeyword: there is no such option; it names the function's own arguments too, one of which may be meant.
+    """
+    taken = [one.name for one in _parameters(to)[1:]] if callable(to) else list(to)
+    wrong = next((name for name in options if name not in taken), None)
+    if wrong is not None:
+        own = [one.name for one in _parameters(function) if one.kind is not one.VAR_KEYWORD]
+        raise _refusal(function.__name__, wrong, [*own, *taken])
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+def _refusal(name: str, wrong: str, known: Sequence[str]) -> UnknownKeyword:
+    return UnknownKeyword(f"{name} has no argument {wrong!r}; it has: {', '.join(known)}{meant(wrong, known)}")
 
 
 def answer(module_name: str, *names: str) -> None:

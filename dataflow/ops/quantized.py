@@ -7,7 +7,7 @@ does it where sums are stored:
 - ``..._dequantized``: ``float32(sum) * (x_scale * w_scale) + bias``, the form that dynamic quantization has;
 - ``..._requantized``: ``q = round(float32(sum + bias) * (x_scale * w_scale / y_scale)) + zero``, half to even and kept
   in the range of the result, as QLinearConv and QLinearMatMul are. A bias of int32 counts in units of x_scale *
-  w_scale; one of float32 is rounded to them (see passes/quantized/wide_biases.py). With ``relu`` no result is below
+  w_scale; one of float32 is rounded to them (see passes/quantized/large_biases.py). With ``relu`` no result is below
   the zero point.
 
 Both are also found where dequantized operands meet in a float product or convolution ("QDQ"). There the integers give

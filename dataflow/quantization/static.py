@@ -12,6 +12,7 @@ import numpy as np
 from .. import ops
 from ..errors import InputError, ModelError
 from ..host import checks
+from ..host.keywords import passed_on
 from ..ir.builder import GraphBuilder
 from ..ir.edits import Edit, dropped, edited
 from ..ir.graph import Graph, Node
@@ -22,7 +23,8 @@ from ..layers.layers import layers_of
 from ..layers.targets import chosen
 from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
-from ..passes.quantized.wide_biases import MOST_UNITS
+from ..passes.quantized.large_biases import MOST_UNITS
+from ..session import Session
 from ..train.data.reading import as_in_training
 from ..train.losses.loss import LABELS
 from ..train.prediction import bound_dataset
@@ -73,6 +75,7 @@ def quantize_static(
         InputError: an option doesn't fit, data that doesn't, or there is nothing to quantize.
         ModelError: a weight or bias has elements that are not finite.
     """
+    passed_on(quantize_static, options, Session)
     checks.instance("model", model, Model)
     if isinstance(bits, bool) or bits not in (7, 8):
         raise InputError(f"bits is {checks.shown(bits)}; expected 7 or 8")

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
+from ..host.keywords import passed_on
 from ..ir.types import Array
 from ..model import Model
 from ..plugin.registry import registry_of
@@ -19,6 +20,8 @@ from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
 from .optimizers.updates import Updates
 from .prediction import BATCH_SIZE, chosen_outputs, predictions
+
+_OPTIONS = ("fold", "fuse", "precision", "algorithms", "pin", "registry", "limits")  # of a Session, for ``evaluate``
 
 
 def predict(
@@ -43,6 +46,7 @@ def predict(
     Raises:
         InputError: data that doesn't fit, or an output without an axis of samples.
     """
+    passed_on(predict, options, Session)
     if isinstance(model, Session):
         if options:
             raise InputError(f"predict: {', '.join(options)} can't be set: the session is made already")
@@ -89,7 +93,7 @@ def evaluate(
         batch_size: samples per run.
         devices: as for Session.
         threads: as for Session.
-        options: further ones of Session: fuse, precision, algorithms, pin, registry, limits.
+        options: further ones of Session: fold, fuse, precision, algorithms, pin, registry, limits.
 
     Returns:
         Figures by name; means have their standard error under ``..._error``, a metric of several numbers is an array.
@@ -97,6 +101,7 @@ def evaluate(
     Raises:
         InputError: data or options that don't fit.
     """
+    passed_on(evaluate, options, _OPTIONS)
     twin = checks.instance("model", model, Model).copy()  # a Trainer may own the other
     execution = Execution(devices, threads, **options)
     names = Names(registry_of(execution.registry).named)

@@ -49,12 +49,29 @@ def model():
         (lambda g, x: df.Session(model(), device="cpu"), "device", "devices"),
         (lambda g, x: df.Trainer(model(), lr=0.1), "lr", "optimizer"),
         (lambda g, x: df.Trainer(model(), criterion="mse"), "criterion", "loss"),
+        (lambda g, x: df.quantize_static(model(), None, bit=8), "bit", "bits"),
+        (lambda g, x: df.quantize_static(model(), None, providers=8), "providers", "devices"),
+        (lambda g, x: df.evaluate(model(), None, metric="f1"), "metric", "metrics"),
+        (lambda g, x: df.evaluate(model(), None, batchsize=3), "batchsize", "batch_size"),
+        (lambda g, x: df.predict(model(), None, batch=3), "batch", "batch_size"),
+        (lambda g, x: df.predict(model(), None, device="cpu"), "device", "devices"),
     ],
 )
 def test_the_keyword_that_is_meant_is_named(call, given, meant):
     with pytest.raises(df.InputError, match=rf"'{given}'.* use {meant}= for {given}=") as raised:
         call(*small())
     assert isinstance(raised.value, TypeError)  # as Python's own error is
+
+
+def test_a_function_that_passes_options_on_names_itself():
+    with pytest.raises(
+        df.InputError, match=r"^evaluate has no argument 'loss_scale'; it has: model, data, loss, metrics"
+    ):
+        df.evaluate(model(), None, loss_scale=2)
+    with pytest.raises(
+        df.InputError, match=r"^quantize_static has no argument 'q'; .* progress, devices, threads, fallback"
+    ):
+        df.quantize_static(model(), None, q=2)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def offer(name, before=(), after=(), phase="fold", plugin="p", run=lambda graph,
     return Pass(name, phase, run, before, after, plugin)
 
 
-FOLDING = ["expand_blocks", "use_integers", "channels_last", "lookups", "constant_folding", "wide_biases"]
+FOLDING = ["expand_blocks", "use_integers", "channels_last", "lookups", "constant_folding", "large_biases"]
 
 
 def test_the_passes_of_the_core_are_in_their_order():
@@ -49,7 +49,7 @@ def refused(*offered):
 def test_what_can_not_be_ordered_names_the_plugin():
     assert refused(offer("own", before=["nothing"])) == (
         "pass 'own' of the plugin p refers to 'nothing'; passes of the phase 'fold' are: "
-        "expand_blocks, use_integers, channels_last, lookups, constant_folding, wide_biases, fold_affine, own"
+        "expand_blocks, use_integers, channels_last, lookups, constant_folding, large_biases, fold_affine, own"
     )
     circle = refused(offer("one", after=["two"]), offer("two", after=["one"], plugin="q"))
     assert circle.endswith("in a circle: pass 'one' of the plugin p, pass 'two' of the plugin q")

@@ -24,7 +24,7 @@ from ...ops.shape import transpose
 MOST_UNITS = 2**30  # of a bias: the other half of an int32 is left to 32,768 products of bytes
 
 
-def add_wide_biases(graph: Graph) -> Graph:
+def add_large_biases(graph: Graph) -> Graph:
     """The graph with requantized products whose stored bias has more units as ones of floats, which are then rounded.
 
     Args:
@@ -32,13 +32,13 @@ def add_wide_biases(graph: Graph) -> Graph:
     """
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        return (_apart(node, inputs),) if node in wide else None
+        return (_apart(node, inputs),) if node in large else None
 
-    wide = {node for node in graph.nodes if _is_wide(graph, node)}
-    return rewrite(graph, replace) if wide else graph
+    large = {node for node in graph.nodes if _is_large(graph, node)}
+    return rewrite(graph, replace) if large else graph
 
 
-def _is_wide(graph: Graph, node: Node) -> bool:
+def _is_large(graph: Graph, node: Node) -> bool:
     if node.op not in (matmul_requantized, conv_requantized) or len(node.inputs) < 9:
         return False
     stored = [graph.initializers.get(v) if v is not None else None for v in (node.inputs[8], *node.inputs[1:5:3])]
