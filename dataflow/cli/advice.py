@@ -17,6 +17,9 @@ OPTIONS: Mapping[str, str] = {
     "leave them out with trainable=": "leave them out with --trainable",
     "give Dataset(data, text=COLUMN, tokenizer=FILE)": "give --tokenizer",
     "choose with columns=": "choose with --columns",
+    "name the columns of each in columns=": "name the columns of each in --columns INPUT=A,B",
+    "text= needs tokenizer=": "--text-column needs --tokenizer",
+    "leave it out with targets=": "leave it out with --target",
 }
 """By what Python's messages advise."""
 

@@ -33,7 +33,7 @@ from .history import History
 from .joint import check_batch_statistics
 from .loop import Fit, Saving
 from .loss_scale import LossScaleChoice, loss_scale_of
-from .losses.class_axis import warn_of_unused
+from .losses.class_axis import check_names
 from .losses.loss import LABELS
 from .metrics import Gathered, Metric
 from .names import Names
@@ -317,13 +317,14 @@ class Trainer(Changing):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
         source = as_dataset(as_in_training(data, self.model.metadata, labels=True))
         dataset = self._dataset(source)
+        if LABELS in dataset.classes:
+            for entry in self.objective.weighted_losses:
+                if entry.keys[:1] == (LABELS,) and "accuracy" in entry.loss.metrics:  # its outputs are of classes
+                    check_names(self.objective.graph.outputs[entry.output].type, dataset.classes[LABELS])
         self.model.metadata = with_reading(self.model.metadata, source, self._request(self.classes))
         self.classes = {**self.classes, **dataset.classes}
         if LABELS in dataset.classes:  # the saved model knows them
             self.model.metadata = with_class_names(self.model.metadata, dataset.classes[LABELS])
-            for entry in self.objective.weighted_losses:
-                if entry.keys[:1] == (LABELS,) and "accuracy" in entry.loss.metrics:  # its outputs are of classes
-                    warn_of_unused(self.objective.graph.outputs[entry.output].type, dataset.classes[LABELS])
         held: Dataset | None = None
         if validation is not None:
             if val_split:

@@ -78,7 +78,7 @@ def test_targets_in_a_model_that_waits_for_its_inputs() -> None:
 def test_a_label_out_of_range_names_the_sample_wherever_it_is_found(loss: Any) -> None:
     batch = data()
     batch["labels"][23] = 6
-    says = r"'labels' for \w+ of sample {} is 6; expected 0 to 2, or -100$"
+    says = r"'labels' for \w+ of sample {} is 6; expected 0 to 2, or -100; df\.replace_head\(model, classes=N\)"
     with df.Trainer(model(), loss, devices=["cpu"]) as trainer:
         with pytest.raises(df.InputError, match=says.format(23)):
             trainer.fit(batch, batch_size=8, progress=False)

@@ -95,6 +95,18 @@ def test_fewer_classes_than_logits_are_said(
     assert ("df.replace_head(model, classes=2), --classes 2," in caplog.text) == said
 
 
+def test_more_classes_than_logits_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    made = model(None)
+    before = made.parameters["w"].array.copy()
+    with still(made) as trainer:
+        with pytest.raises(
+            df.InputError, match=r"has 4 classes, .* are of 3; df.replace_head\(model, classes=4\), --classes 4"
+        ):
+            trainer.fit(table(tmp_path, ["neg", "pos", "zero", "other"]), epochs=1, progress=False)
+        assert made.classes is None and trainer.classes == {}
+    np.testing.assert_array_equal(made.parameters["w"].array, before)
+
+
 def test_a_loss_whose_outputs_are_of_no_classes_is_not_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip

@@ -219,7 +219,7 @@ def test_several_inputs_are_columns_or_said_by_name(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "id,u,v,labels\n7,1,2,0.5\n8,3,4,1.5\n")
     found = arrays(df.Dataset(path, columns={"id": "id", "x": ["u", "v"]}), wanted)
     check(found, {"id": np.array([7, 8]), "x": np.array([[1, 2], [3, 4]], np.float32), "labels": np.array([0.5, 1.5])})
-    with pytest.raises(df.InputError, match=r"give columns=\{input: names\}; there are the columns 'id', 'u'"):
+    with pytest.raises(df.InputError, match=r"name the columns of each in columns=; there are the columns 'id', 'u'"):
         arrays(df.Dataset(path), wanted)
     path = csv_file(tmp_path, "id,x,labels,sample_weight\n7.5,1,0,2\n8,3,1,1\n")
     with pytest.raises(

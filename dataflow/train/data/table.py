@@ -171,8 +171,8 @@ class TableSource:
             names = self._numeric(labels) if given is None else checks.texts("columns", given)
             return {next(iter(request.inputs)): names}
         raise InputError(
-            f"{self.columns.name}: the model has the inputs {', '.join(map(repr, request.inputs))}; give "
-            f"columns={{input: names}}; there are the columns {listed(tuple(there))}"
+            f"{self.columns.name}: the model has the inputs {', '.join(map(repr, request.inputs))}; "
+            f"name the columns of each in columns=; there are the columns {listed(tuple(there))}"
         )
 
     def _labels(self, request: Request) -> dict[str, tuple[str, ...]]:
@@ -206,7 +206,7 @@ class TableSource:
         also = f"; no numbers: {listed(left)}" if left else ""
         _log.info("%s: the features are %s%s", self.columns.name, listed(found) or "none", also)
         if not found:
-            raise InputError(f"{self.columns.name}: no column has numbers{also}; give columns=")
+            raise InputError(f"{self.columns.name}: no column has numbers{also}; choose with columns=")
         return found
 
     def _complete(self, features: Sequence[str], others: Sequence[str]) -> tuple[Columns, Array]:

@@ -150,13 +150,26 @@ def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
     classes = output.shape[axis]
     if not isinstance(classes, int):
         return Allowed(0, besides=ignored)
-    one = f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
-    return Allowed(0, classes - 1, ignored, advice=one if classes == 1 else "")
+    advice = "df.replace_head(model, classes=N), --classes N, makes a head for N classes" if output.rank == 2 else ""
+    if classes == 1:
+        advice = (
+            f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
+        )
+    return Allowed(0, classes - 1, ignored, advice=advice)
 
 
-def warn_of_unused(output: TensorType, names: Sequence[str]) -> None:
-    """Says that logits (B, C) are of more classes than labels (B,) with these names have."""
+def check_names(output: TensorType, names: Sequence[str]) -> None:
+    """Says that logits (B, C) are of more classes than labels (B,) with these names have.
+
+    Raises:
+        InputError: they are of fewer.
+    """
     classes = output.shape[1] if output.rank == 2 else None
+    if isinstance(classes, int) and 1 < classes < len(names):
+        raise InputError(
+            f"the data has {len(names)} classes, {listed(names)}, and the logits {output} are of {classes}; "
+            f"df.replace_head(model, classes={len(names)}), --classes {len(names)}, makes a head for those of the data"
+        )
     if isinstance(classes, int) and classes > len(names):
         _log.warning(
             "the data has %d classes, %s, and the logits %s are of %d: the others are only learned to be never right; "
