@@ -17,9 +17,9 @@ from ..ir.builder import GraphBuilder
 from ..ir.edits import Edit, dropped, edited
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.types import Array
+from ..ir.types import Array, float32
 from ..ir.value import Value
-from ..layers.layers import layers_of
+from ..layers.layers import Layer, layers_of
 from ..layers.targets import chosen
 from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
@@ -96,7 +96,10 @@ def quantize_static(
         layers = chosen(graph, layers, targets)
     products = products_of(graph, layers)
     if not products:
-        raise InputError("the model has no product or convolution with a stored float32 weight that could be quantized")
+        raise InputError(
+            "the model has no product or convolution with a stored float32 weight that could be quantized"
+            + _why_none(layers)
+        )
     for product in products:
         for stored in (product.weight, *product.added):
             if not np.isfinite(graph.initializers[stored].array).all():
@@ -114,6 +117,19 @@ def quantize_static(
             "quantize_static: %d of %d layers keep their floats: something else reads their weight", left, len(layers)
         )
     return _Quantized(model, graph, products, dict(zip(groups, found, strict=True)), bits, train).model()
+
+
+def _why_none(layers: Sequence[Layer]) -> str:
+    """What keeps the weights of layers from being quantized, for a message."""
+    for layer in layers:
+        dtype, name = layer.weight.type.dtype, layer.weight.name
+        if not layer.stored and dtype.is_int:
+            return f"; {name!r} is of {dtype} already"
+        if dtype != float32:
+            return f"; {name!r} is of {dtype}: quantize the model of float32"
+        if layer.kind != "embedding":
+            return f"; {name!r} is computed with before a product reads it, or read in other ways too"
+    return ""
 
 
 class _Quantized:

@@ -239,6 +239,12 @@ def test_what_does_not_fit_is_refused():
         df.quantize_static(linear(), x, train=1)
     with pytest.raises(df.InputError, match="no stored tensor is quantized"):
         df.quantize_static(linear())
+    with pytest.raises(df.InputError, match=r"the model has no product .*; 'w.quantized' is of int8 already"):
+        df.quantize_static(df.quantize_static(linear(), x, progress=False), x)
+    g = df.GraphBuilder()
+    g.output("y", ops.matmul(g.input("x", df.float16, (2, 2)), g.parameter("w", np.eye(2, dtype=np.float16))))
+    with pytest.raises(df.InputError, match="'w' is of float16: quantize the model of float32"):
+        df.quantize_static(df.Model(g.build()), np.eye(2, dtype=np.float16))
     g = df.GraphBuilder()
     g.output("y", ops.relu(g.input("x", df.float32, (2,))))
     with pytest.raises(df.InputError, match="the model has no product"):
