@@ -74,9 +74,16 @@ def save_adapters(model: Model, folder: str | Path, *, overwrite: bool = False) 
     }  # fmt: skip
     target.mkdir(parents=True, exist_ok=True)
     stored = {name: np.require(array, requirements="C") for name, array in tensors.items()}
-    with new_file(target / TENSORS, synced=True) as unfinished:
-        write_tensors(unfinished, stored, {"format": "pt"})
-    (target / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+    def alone() -> Path:
+        """The place of the tensors, without the settings of those before, by which they would be other adapters."""
+        (target / SETTINGS).unlink(missing_ok=True)
+        return target / TENSORS
+
+    with new_file(target / SETTINGS, synced=True) as listed:
+        listed.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
+        with new_file(target / TENSORS, synced=True, renamed=alone) as unfinished:
+            write_tensors(unfinished, stored, {"format": "pt"})
 
 
 def _alphas(model: AdaptedModel) -> dict[str, float]:
