@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import locale
 import os
+import pickle
+import random
 import resource
 import struct
 import sys
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 _C = ctypes.CDLL(None)
 ADDRESS_SANITIZER = hasattr(_C, "__asan_init")  # which describes faults itself, and guards static memory
@@ -57,6 +60,8 @@ class ProcessState:
             "the locale": locale.setlocale(locale.LC_ALL),
             "the working directory": str(Path.cwd()),
             "NumPy's error handling": str(np.geterr()),
+            "NumPy's global random state": _digest(np.random.get_state(legacy=True)),  # noqa: NPY002  # the user's
+            "Python's global random state": _digest(random.getstate()),
         }
         threads = 0
         with contextlib.suppress(OSError):
@@ -101,6 +106,11 @@ class ProcessState:
         if self.processes > before.processes:
             return f"{self.processes - before.processes} more processes are left after each run"
         return None
+
+
+def _digest(state: object) -> str:
+    """A short name of a generator's state."""
+    return xxhash.xxh64_hexdigest(pickle.dumps(state))
 
 
 def _own(name: str, row: str) -> str:

@@ -6,6 +6,7 @@ import itertools
 import locale
 import mmap
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -228,6 +229,8 @@ FUNCTIONS = {
     "holds the interpreter": (after(forever), "no result after 0.5 s: it hangs"),
     "prints": (after(lambda: os.write(1, b"hello")), "it writes to standard output: hello"),
     "changes the folder": (after(lambda: os.chdir("/")), "the working directory was changed"),
+    "seeds NumPy's numbers": (after(lambda: np.random.seed(0)), "NumPy's global random state was changed"),  # noqa: NPY002
+    "draws Python's numbers": (after(random.random), "Python's global random state was changed"),
     "sets the locale": (after(lambda: locale.setlocale(locale.LC_ALL, "C")), "the locale was changed"),
     "ignores a signal": (after(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN)), "SigIgn"),
     "closes a file": (after(lambda: os.closerange(0, 1)), "file descriptor 0"),
