@@ -138,7 +138,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("channels_last", "fold", lambda graph, at: put_channels_last(graph, at.targets)),
     Pass("lookups", "fold", lambda graph, at: use_lookups(graph, at.targets, at.mutable)),  # tables are folded next
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
-    Pass("large_biases", "fold", lambda graph, at: add_large_biases(graph)),
+    Pass("large_biases", "fold", lambda graph, at: add_large_biases(graph, at.reference)),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse_attention", "fuse", lambda graph, at: fuse_attention(graph, at.targets, at.mutable)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
