@@ -75,7 +75,9 @@ def test_targets_in_a_model_that_waits_for_its_inputs() -> None:
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", df.losses.CrossEntropy(class_weights=(1, 2, 3)), "focal"])
-def test_a_label_out_of_range_names_the_sample_wherever_it_is_found(loss: Any) -> None:
+def test_a_label_out_of_range_names_the_sample_wherever_it_is_found(
+    loss: Any, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
     batch = data()
     batch["labels"][23] = 6
     says = r"'labels' for \w+ of sample {} is 6; expected 0 to 2, or -100; df\.replace_head\(model, classes=N\)"
@@ -89,6 +91,7 @@ def test_a_label_out_of_range_names_the_sample_wherever_it_is_found(loss: Any) -
             trainer.discard()
             with pytest.raises(df.InputError, match=says.format(3)):
                 call(shifted)
+    assert "replace_head" not in caplog.text
 
 
 def test_a_weight_of_a_sample_that_is_negative_names_the_sample() -> None:

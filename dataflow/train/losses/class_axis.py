@@ -150,12 +150,11 @@ def classes_of(output: TensorType, axis: int, ignored: int) -> Allowed:
     classes = output.shape[axis]
     if not isinstance(classes, int):
         return Allowed(0, besides=ignored)
-    advice = "df.replace_head(model, classes=N), --classes N, makes a head for N classes" if output.rank == 2 else ""
+    one = f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
     if classes == 1:
-        advice = (
-            f"logits {output} have one class, of which nothing is learned; of yes and no use 'binary_cross_entropy'"
-        )
-    return Allowed(0, classes - 1, ignored, advice=advice)
+        return Allowed(0, 0, ignored, advice=one)
+    more = "df.replace_head(model, classes=N), --classes N, makes a head for N classes" if output.rank == 2 else ""
+    return Allowed(0, classes - 1, ignored, remedy=more)
 
 
 def check_names(output: TensorType, names: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ class Allowed:
         besides: one more number that is allowed.
         only: the numbers that are allowed, instead of all in the range.
         advice: what to do where these are hardly what is meant.
+        remedy: what to do where there are others.
     """
 
     least: float = -np.inf
@@ -34,6 +35,7 @@ class Allowed:
     besides: int | None = None
     only: tuple[float, ...] = ()
     advice: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
         if self.only:
@@ -60,10 +62,8 @@ class Allowed:
         sample = at[0] if at else 0
         number = sample if indices is None else int(indices[sample])
         where = f" at {list(at[1:])}" if len(at) > 1 else ""
-        raise InputError(
-            f"{what} of sample {number} is {array[at]}{where}; expected {self}"
-            + (f"; {self.advice}" if self.advice else "")
-        )
+        advice = "".join(f"; {text}" for text in (self.advice, self.remedy) if text)
+        raise InputError(f"{what} of sample {number} is {array[at]}{where}; expected {self}{advice}")
 
 
 @dataclass(frozen=True, slots=True)
