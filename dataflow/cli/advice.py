@@ -18,6 +18,7 @@ OPTIONS: Mapping[str, str] = {
     "give Dataset(data, text=COLUMN, tokenizer=FILE)": "give --tokenizer",
     "choose with columns=": "choose with --columns",
     "name the columns of each in columns=": "name the columns of each in --columns INPUT=A,B",
+    "choose outputs that are alike with outputs=": "choose outputs that are alike with --value",
     "text= needs tokenizer=": "--text-column needs --tokenizer",
     "leave it out with targets=": "leave it out with --target",
 }

@@ -25,6 +25,7 @@ from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
 from ..passes.quantized.large_biases import MOST_UNITS
 from ..session import Session
+from ..train.data.columns import listed
 from ..train.data.reading import as_in_training
 from ..train.losses.loss import LABELS
 from ..train.prediction import bound_dataset
@@ -111,11 +112,14 @@ def quantize_static(
     found = extremes(graph, groups, samples, options)
     if ranges == "mse":
         found = closest(graph, groups, found, samples, options)
-    left = len(layers) - len({product.weight for product in products})
+    weights = {product.weight for product in products}
+    multiplied = [layer for layer in layers if any(use.node.op.name != "gather" for use in layer.uses)]
+    left = [layer.weight.name for layer in multiplied if layer.weight not in weights]
     if left:
         _log.info(
-            "quantize_static: %d of %d layers keep their floats: something else reads their weight", left, len(layers)
-        )
+            "quantize_static: %d of %d layers keep their floats, of the weights %s: something else reads these",
+            len(left), len(multiplied), listed(left),
+        )  # fmt: skip
     return _Quantized(model, graph, products, dict(zip(groups, found, strict=True)), bits, train).model()
 
 

@@ -204,6 +204,15 @@ def test_layers_that_are_left_out_keep_their_floats(tmp_path):
     assert off(in_runtime(tmp_path / "part.onnx", given)["logits"], df.Session(some).run(given)["logits"]) < 0.01
 
 
+def test_a_look_up_of_rows_is_no_layer_that_keeps_its_floats(caplog):
+    g = df.GraphBuilder()
+    rows = ops.gather(g.parameter("table", random(9, 4)), g.input("x", df.int64, ("batch",)), axis=0)
+    g.output("y", ops.matmul(rows, g.parameter("w", random(4, 2, seed=1))))
+    with caplog.at_level(logging.INFO, "dataflow"):
+        df.quantize_static(df.Model(g.build()), np.arange(9), progress=False)
+    assert "keep their floats" not in caplog.text
+
+
 def test_a_bias_far_larger_than_its_products_keeps_its_value():
     """It has 32 bits, so that the weight's steps are as large as it needs."""
     g = df.GraphBuilder()
