@@ -19,6 +19,10 @@ OPTIONS: Mapping[str, str] = {
     "choose with columns=": "choose with --columns",
     "name the columns of each in columns=": "name the columns of each in --columns INPUT=A,B",
     "choose outputs that are alike with outputs=": "choose outputs that are alike with --value",
+    "data is None, and no stored tensor is quantized in the graph; expected samples, or a model that "
+    "quantize_static(train=True) gave, saved and loaded again where straight_through was trained": (
+        "no stored tensor is quantized in the graph; expected a model of --train, or what --straight-through trained"
+    ),
     "text= needs tokenizer=": "--text-column needs --tokenizer",
     "leave it out with targets=": "leave it out with --target",
 }

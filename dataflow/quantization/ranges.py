@@ -57,18 +57,24 @@ def extremes(
         return tuple(op(copy, axes=axes, keepdims=False) for op in (ops.reduce_min, ops.reduce_max))
 
     found: dict[Value, Range] = {}
-    values = [value for group in groups for value in group]
+    values, any_samples = [value for group in groups for value in group], False
     with closing(_observed(graph, values, observe, samples, options)) as batches:
         for value, (low, high) in (pair for batch in batches for pair in zip(values, batch, strict=True)):
+            any_samples = True
+            if low > high:
+                continue  # of no elements, as where a detector found nothing
             if not (np.isfinite(low) and np.isfinite(high)):
                 raise InputError(
                     f"data: the value {value.name!r} of the model has elements that are not finite for a sample"
                 )
             before = found.get(value, (low, high))
             found[value] = min(float(low), before[0]), max(float(high), before[1])
-    if not found:
+    if not any_samples:
         raise InputError("data has no samples; expected some for which the model is run to see its values")
-    return [(min(found[v][0] for v in group), max(found[v][1] for v in group)) for group in groups]
+    unseen = 0.0, 0.0
+    return [
+        (min(found.get(v, unseen)[0] for v in group), max(found.get(v, unseen)[1] for v in group)) for group in groups
+    ]
 
 
 def closest(

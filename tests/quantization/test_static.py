@@ -204,6 +204,22 @@ def test_layers_that_are_left_out_keep_their_floats(tmp_path):
     assert off(in_runtime(tmp_path / "part.onnx", given)["logits"], df.Session(some).run(given)["logits"]) < 0.01
 
 
+def test_values_of_no_elements_have_no_part_in_a_range():
+    """As where a detector finds nothing for a sample: rows of which none is chosen."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", "count", 4))
+    g.output("y", ops.matmul(ops.relu(ops.matmul(x, g.parameter("w", random(4, 3)))), g.parameter("v", random(3, 2))))
+    model, x = df.Model(g.build()), random(4, 5, 4, seed=3)
+    batches = [{"x": x[:2]}, {"x": x[:2, :0]}, {"x": x[2:]}]
+    for ranges in ("minmax", "mse"):
+        made = df.quantize_static(model, lambda: iter(batches), ranges=ranges, progress=False)
+        plain = df.quantize_static(model, lambda: iter([{"x": x}]), ranges=ranges, progress=False)
+        for name, array in plain.arrays().items():
+            np.testing.assert_array_equal(made.arrays()[name], array)
+    none = df.quantize_static(model, lambda: iter(batches[1:2]), progress=False)
+    assert none.arrays()["x.scale"] == 1
+
+
 def test_a_look_up_of_rows_is_no_layer_that_keeps_its_floats(caplog):
     g = df.GraphBuilder()
     rows = ops.gather(g.parameter("table", random(9, 4)), g.input("x", df.int64, ("batch",)), axis=0)
