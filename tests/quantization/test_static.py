@@ -204,7 +204,7 @@ def test_layers_that_are_left_out_keep_their_floats(tmp_path):
     assert off(in_runtime(tmp_path / "part.onnx", given)["logits"], df.Session(some).run(given)["logits"]) < 0.01
 
 
-def test_values_of_no_elements_have_no_part_in_a_range():
+def test_values_of_no_elements_change_no_range():
     """As where a detector finds nothing for a sample: rows of which none is chosen."""
     g = df.GraphBuilder()
     x = g.input("x", df.float32, ("batch", "count", 4))
