@@ -9,7 +9,7 @@ from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from .emit import slice_axis, stack
-from .file.records import GraphRecord
+from .file.records import GraphRecord, stored_by
 from .importer import Importer
 from .shape_eval import Known, filled
 from .tensor import Tensor
@@ -33,6 +33,8 @@ def unrolled(
     go = condition
     index = 0
     while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
+        if index == 0 and count is None and _is_endless(body):
+            raise ModelError("nothing ends it: it has no number of iterations, and its body returns that it goes on")
         if index == MOST_UNROLLED:
             raise ModelError(f"it makes more than {MOST_UNROLLED} iterations, whose shapes differ")
         _count(c, (limit, condition, *operands))
@@ -43,6 +45,16 @@ def unrolled(
             row.append(c.value(result))
         index += 1
     return (*carried, *map(stacked, rows_of))
+
+
+def _is_endless(body: GraphRecord) -> bool:
+    """Whether the condition that a body returns is the one that it gets, which is true, or a tensor that is stored."""
+    makers = {name: node for node in body.nodes for name in node.outputs}
+    name = body.outputs[0]
+    while name in makers and makers[name].op == "Identity" and not makers[name].domain:
+        (name,) = makers[name].inputs
+    stored = body.initializers.get(name, stored_by(makers[name]) if name in makers else None)
+    return name == [*body.inputs][1] or (stored is not None and stored.dtype == bool and bool(stored.all()))
 
 
 def _count(c: Importer, operands: Sequence[Tensor | None]) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
@@ -184,3 +184,22 @@ def test_a_weight_that_is_stored_in_a_body_is_trained_and_saved(tmp_path):
     df.save(model, tmp_path / "trained.onnx")
     theirs = onnxruntime.InferenceSession(tmp_path / "trained.onnx", providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(theirs.run(None, {"x": batch["x"]})[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("returned", ["Identity (c)", "Constant <value: tensor = bool {1}> ()"])
+def test_a_loop_that_grows_and_that_nothing_ends_is_refused_at_once(returned):
+    """It was written out, for half a minute, until it had too many iterations."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    grown (float[T, 3] x, float[1] start) => (float[U] y) {
+      yes = Constant <value: tensor = bool {1}> ()
+      y = Loop ("", yes, start) <body = step (int64 i, bool c, float[K] s) => (bool go, float[M] u) {
+        go = RETURNED
+        row = Gather (x, i)
+        u = Concat <axis = 0> (s, row)
+      }>
+    }
+    """
+    model = parser.parse_model(text.replace("RETURNED", returned))
+    with pytest.raises(df.ModelError, match=r"Loop 'y'.*nothing ends it"):
+        load_bytes(model.SerializeToString())
