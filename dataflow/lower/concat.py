@@ -84,7 +84,8 @@ def _inverted(sizes: tuple[int, ...], strides: tuple[int, ...], storage: Storage
         return own
     found = []
     for size, stride in zip(sizes, own, strict=True):
-        axes = [a for a, shape in enumerate(zip(strides, shown, strict=True)) if shape == (stride, size)]
+        # Strides first: most differ, and then no size is compared, which would fix a traced one.
+        axes = [axis for axis, pair in enumerate(zip(strides, shown, strict=True)) if pair == (stride, size)]
         if size == 1:
             found.append(stride)
         elif len(axes) == 1:

@@ -98,10 +98,9 @@ class _Lowering(Substitution):
 
     def all_of(self, of: Lowered, initial: Mapping[str, Initializer]) -> tuple[Lowered, dict[str, Initializer]]:
         """What was lowered, and the first data of what it stores."""
-        data = dict(initial)
+        data = {key: one.at(self) for key, one in initial.items()}
         for key, one in initial.items():
-            if isinstance(one, SizedData):
-                data[key] = one.at(self)
+            if data[key] is not one:
                 self._digests[key[key.rindex("#") :]] = "#" + digest(of.stored[key].storage.type.dtype, data[key])
         return self.lowered(of), {self.name(key): one for key, one in data.items()} if self._digests else data
 

@@ -49,12 +49,15 @@ def unrolled(
 
 def _is_endless(body: GraphRecord) -> bool:
     """Whether the condition that a body returns is the one that it gets, which is true, or a tensor that is stored."""
-    makers = {name: node for node in body.nodes for name in node.outputs}
-    name = body.outputs[0]
-    while name in makers and makers[name].op == "Identity" and not makers[name].domain:
-        (name,) = makers[name].inputs
-    stored = body.initializers.get(name, stored_by(makers[name]) if name in makers else None)
-    return name == [*body.inputs][1] or (stored is not None and stored.dtype == bool and bool(stored.all()))
+    name, stored = body.outputs[0], None
+    for node in reversed(body.nodes):  # each once, whatever a file says that they read
+        if name in node.outputs:
+            stored = stored_by(node)
+            if node.op != "Identity" or node.domain or len(node.inputs) != 1:
+                break
+            name = node.inputs[0]
+    stored = body.initializers.get(name, stored)
+    return name in [*body.inputs][1:2] or (stored is not None and stored.dtype == bool and bool(stored.all()))
 
 
 def _count(c: Importer, operands: Sequence[Tensor | None]) -> None:

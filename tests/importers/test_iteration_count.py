@@ -203,3 +203,21 @@ def test_a_loop_that_grows_and_that_nothing_ends_is_refused_at_once(returned):
     model = parser.parse_model(text.replace("RETURNED", returned))
     with pytest.raises(df.ModelError, match=r"Loop 'y'.*nothing ends it"):
         load_bytes(model.SerializeToString())
+
+
+def test_a_body_whose_condition_reads_itself_is_refused():
+    """Nobody follows it in a circle to see whether something ends the loop."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    grown (float[T, 3] x, float[1] start) => (float[U] y) {
+      yes = Constant <value: tensor = bool {1}> ()
+      y = Loop ("", yes, start) <body = step (int64 i, bool c, float[K] s) => (bool go, float[M] u) {
+        other = Identity (go)
+        go = Identity (other)
+        row = Gather (x, i)
+        u = Concat <axis = 0> (s, row)
+      }>
+    }
+    """
+    with pytest.raises(df.ModelError, match="which nothing before it defines"):
+        load_bytes(parser.parse_model(text).SerializeToString())

@@ -76,8 +76,9 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
         return _of_nothing(name, x, **over)
     if x.type.dtype in (int64, uint64) and name == "ReduceMean":
         return _mean_of_integers(x, **over)
-    if name in _COMPOSED and upcast(x) is not x:
-        return cast_to(_reduced(name, upcast(x), **over), x.type.dtype)
+    raised = upcast(x) if name in _COMPOSED else x
+    if raised is not x:
+        return cast_to(_reduced(name, raised, **over), x.type.dtype)
     if x.type.dtype.is_int and name in _OF_FLOATS:
         return ops.cast(_reduced(name, ops.cast(x, to=float64), **over), to=x.type.dtype)
     if name == "ReduceL1":
