@@ -223,6 +223,25 @@ def test_sums_between_quantized_values_are_one_op_where_nothing_broadcasts(shape
         assert (ran == ["add_requantized"]) == one
 
 
+@pytest.mark.parametrize("ratio", [1e3, 1e6, 1e7, 1e12, 1e30])
+def test_a_sum_of_operands_of_very_different_scales_keeps_the_smaller(ratio):
+    """Where the operand of the larger scale is zero, the result is what the other says."""
+    random = np.random.default_rng(17)
+    g = Graph(random, PAIRS[0])
+    arrays = {"a": integers(random, np.uint8, (3, 300)), "b": integers(random, np.uint8, (3, 300))}
+    arrays["b"][:, ::2] = 121
+    small = np.float32(3.9e-10)
+    read = [
+        g.dequantized("a", small, np.uint8(90)),
+        g.dequantized("b", np.float32(small * ratio), np.uint8(121)),
+    ]
+    g.nodes.append(node("Add", read, ["sum"]))
+    g.quantized("sum", "y", np.float32(6.4e-10))
+    expected, found, ran = both(model(g.nodes, arrays, g.stored, KINDS[np.dtype(np.uint8)]), arrays, False)
+    np.testing.assert_array_equal(found, expected)
+    assert ran == ["add_requantized"] and len(np.unique(found[:, ::2])) > 100
+
+
 def test_movement_between_quantized_values_moves_the_integers():
     random = np.random.default_rng(12)
     scale, zero = np.float32(0.03), np.uint8(7)

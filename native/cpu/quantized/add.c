@@ -3,16 +3,21 @@
  *   add_requantized  round((a - a_zero) a_scale / y_scale + (b - b_zero) b_scale / y_scale) +
  * y_zero, saturated; with relu no less than y_zero
  *
- * Both quotients are known beforehand: an element costs two products. */
+ * Both quotients are known beforehand: an element costs two products. Zero points are subtracted
+ * from integers: their products summed beforehand would cancel where one scale is a million times
+ * the other. */
 #include "quantized/pack.h"
 #include "quantized/pairs.h"
 #include "quantized/round.h"
+
+#include <math.h>
 
 typedef struct addition {
   const uint8_t *a, *b;
   uint8_t *y;
   uint8_t a_sign, b_sign; /* bits to invert */
-  float a_steps, b_steps, offset;
+  int32_t a_zero, b_zero;
+  float a_steps, b_steps;
   int32_t zero, least, most;
   int64_t total;
 } addition;
@@ -21,9 +26,9 @@ static inline __attribute__((always_inline)) df_bytes add_bytes(const addition *
                                                                 const df_rounding *r,
                                                                 const uint8_t *a,
                                                                 const uint8_t *b) {
-  const df_ivec left = (df_ivec)(df_load_bytes(a) ^ c->a_sign);
-  const df_ivec right = (df_ivec)(df_load_bytes(b) ^ c->b_sign);
-  const df_vec some = __builtin_convertvector(right, df_vec) * c->b_steps + c->offset;
+  const df_ivec left = (df_ivec)(df_load_bytes(a) ^ c->a_sign) - c->a_zero;
+  const df_ivec right = (df_ivec)(df_load_bytes(b) ^ c->b_sign) - c->b_zero;
+  const df_vec some = __builtin_convertvector(right, df_vec) * c->b_steps;
   return df_round_steps(__builtin_convertvector(left, df_vec) * c->a_steps + some, r);
 }
 
@@ -50,6 +55,11 @@ static float scale_of(const df_call *call, int32_t index) {
   return *(const float *)call->inputs[index]->data;
 }
 
+/* Of so many steps any integer but zero saturates, and zero stays zero. */
+static float steps_of(const df_call *call, int32_t operand) {
+  return fminf(scale_of(call, operand + 1) / scale_of(call, 6), 0x1p100f);
+}
+
 static df_status run(const df_call *call) {
   const df_tensor *const *in = call->inputs;
   const int is_unsigned = in[7]->dtype == DF_UINT8;
@@ -58,12 +68,12 @@ static df_status run(const df_call *call) {
                 .y = call->outputs[0]->data,
                 .a_sign = df_byte_sign(in[0]->dtype, 1),
                 .b_sign = df_byte_sign(in[3]->dtype, 1),
-                .a_steps = scale_of(call, 1) / scale_of(call, 6),
-                .b_steps = scale_of(call, 4) / scale_of(call, 6),
+                .a_zero = df_byte_zero(in[2], 0, in[2]->dtype, 1),
+                .b_zero = df_byte_zero(in[5], 0, in[5]->dtype, 1),
+                .a_steps = steps_of(call, 0),
+                .b_steps = steps_of(call, 3),
                 .zero = is_unsigned ? *(const uint8_t *)in[7]->data : *(const int8_t *)in[7]->data,
                 .total = df_elements(in[0])};
-  c.offset = -(c.a_steps * (float)df_byte_zero(in[2], 0, in[2]->dtype, 1) +
-               c.b_steps * (float)df_byte_zero(in[5], 0, in[5]->dtype, 1));
   c.least = df_attr_int(call, DF_ADD_REQUANTIZED_RELU) ? c.zero : is_unsigned ? 0 : INT8_MIN;
   c.most = is_unsigned ? UINT8_MAX : INT8_MAX;
   df_parallel(call, run_task, &c, df_task_count(call, c.total, DF_GRAIN));
