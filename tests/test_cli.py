@@ -18,8 +18,9 @@ from dataflow import ops
 from dataflow.cli import main as cli
 from dataflow.cli import plugin as plugin_commands
 from dataflow.cli import roofline
-from dataflow.cli.advice import OPTIONS
+from dataflow.cli.advice import OPTIONS, in_options, options_of
 from dataflow.cli.data_options import data_arguments
+from dataflow.cli.main import commands
 from dataflow.cli.options import write_npz
 from dataflow.cli.predict import _plain
 from dataflow.plugin import registry
@@ -477,7 +478,7 @@ def test_an_interrupt_is_130_after_writing(
         ),
         (["--tensorboard", "{model}/a/b"], "--tensorboard {model}/a/b: {model} is a file; expected a folder"),
         (["--checkpoint", "{model}/new/deep"], "--checkpoint {model}/new/deep: {model} is a file; expected a folder"),
-        (["--resume", "auto"], "needs checkpoint="),
+        (["--resume", "auto"], "--resume auto needs --checkpoint"),
     ],
 )
 def test_options_of_finetune_that_do_not_fit(
@@ -715,6 +716,33 @@ def test_advice_names_options_of_the_command_line(run: Any, model: Path, data: P
     assert result.code == 2 and "--map old=new renames" in result.err and "Dataset(" not in result.err
     result = run("finetune", model, "--data", data, "--lora", 2, "-o", tmp_path / "out.mlp")
     assert result.code == 2 and "name the layers with --lora-targets" in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "expected"),
+    [
+        (
+            "finetune",
+            "join=True needs language_model=, max_length= and",
+            "--join needs --language-model, --max-length and",
+        ),
+        ("predict", "missing; missing='drop' leaves such rows out", "missing; --missing drop leaves such rows out"),
+        ("finetune", "max_length=12, and the model's", "--max-length 12, and the model's"),
+        ("evaluate", "choose with output=", "choose with --value"),
+        ("quantize", "leave it out with targets=", "leave it out with --target"),
+        ("predict", "give batch_norm='update'", "give batch_norm='update'"),  # no option of predict
+        ("finetune", "df.losses.CrossEntropy(axis=1, weight=2)", "df.losses.CrossEntropy(axis=1, weight=2)"),
+        ("evaluate", "/data/missing=3.csv: empty", "/data/missing=3.csv: empty"),
+    ],
+)
+def test_arguments_of_python_are_called_by_their_options(command: str, message: str, expected: str) -> None:
+    assert in_options(message, options_of(commands.commands[command])) == expected
+
+
+def test_what_shapes_epochs_of_training_is_no_option_elsewhere(run: Any, model: Path, data: Path) -> None:
+    for command in ("evaluate", "predict", "quantize"):
+        result = run(command, model, "--data", data, "--augment", "flip")
+        assert result.code == 2 and "--augment" in result.err
 
 
 def test_the_advice_that_options_stand_for_is_given_somewhere() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
+
+import click
 
 OPTIONS: Mapping[str, str] = {
     "Dataset(data, rename={'old': 'new'}) renames, {'old': None} leaves out": (
@@ -24,21 +27,60 @@ OPTIONS: Mapping[str, str] = {
         "no stored tensor is quantized in the graph; expected a model of --train, or what --straight-through trained"
     ),
     "text= needs tokenizer=": "--text-column needs --tokenizer",
-    "leave it out with targets=": "leave it out with --target",
+    "load the model with batch='free' (--batch free)": "give --batch free",
+    "give overwrite=True (--force)": "give --force",
+    "give size=(height, width)": "give --image-size HxW",
+    "raise Limits(bytes=...) if": "raise --limit-memory if",
 }
-"""By what Python's messages advise."""
+"""By what Python's messages advise, where it takes more than the name of an option."""
+
+NAMES = {"rename": "renamed", "output": "value", "outputs": "values", "early_stop": "patience", "validation": "val"}
+"""Parameters of commands by Python's arguments, where they have other names."""
+
+# Behind a space or a bracket: what stands in paths and in reprs is no advice.
+_ARGUMENT = re.compile(r"""(?<![^\s(])([a-z][a-z_]+)=(?:'([\w.%*]+)'|(True)|(\d[\w.]*)|(?=[\s,;:.)]|$))""")
 
 
-def in_options(message: str) -> str:
-    """The message with the options that stand for Python's arguments."""
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command by the names of Python's arguments."""
+    found = {str(option.name): option for option in command.params if isinstance(option, click.Option)}
+    renamed = {name: found[parameter] for name, parameter in NAMES.items() if parameter in found}
+    return found | renamed
+
+
+def in_options(message: str, options: Mapping[str, click.Option] | None = None) -> str:
+    """The message with the options that stand for Python's arguments.
+
+    Args:
+        message: of an error or a line of the log.
+        options: of the command that runs, see ``options_of``.
+    """
     for advice, option in OPTIONS.items():
         message = message.replace(advice, option)
-    return message
+    known = options or {}
+
+    def option_of(found: re.Match[str]) -> str:
+        name, text, _, number = found.groups()
+        if name not in known or _in_call(message[: found.start()]):
+            return found[0]
+        option = known[name]
+        return option.opts[0] if option.is_flag else " ".join(filter(None, (option.opts[0], text, number)))
+
+    return _ARGUMENT.sub(option_of, message)
+
+
+def _in_call(before: str) -> bool:
+    """Whether what follows stands within the brackets of a call, which stays Python's."""
+    return re.search(r"\w\([^()]*$", before) is not None
 
 
 class OptionsFormatter(logging.Formatter):
     """What is logged, with the options that stand for Python's arguments."""
 
+    def __init__(self, options: Mapping[str, click.Option]) -> None:
+        super().__init__()
+        self._options = options
+
     def format(self, record: logging.LogRecord) -> str:
         """The text of a record."""
-        return in_options(super().format(record))
+        return in_options(super().format(record), self._options)

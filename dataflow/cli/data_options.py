@@ -14,8 +14,6 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the options of a dataset; it gets them as ``**options``, see ``data_arguments``."""
     for option in (
         click.option("--workers", type=click.IntRange(min=0), help="Threads that read ahead."),
-        click.option("--drop-last", is_flag=True, help="Leave out the short last batch of an epoch."),
-        click.option("--balance", metavar="KEY", help="Key of classes of which an epoch has equally many samples."),
         click.option("--missing", metavar="error|drop|NUMBER", help="What stands for missing values of a table."),
         click.option("--delimiter", metavar="CHAR", help=r"Of the cells of a CSV file; \t is a tab."),
         click.option(
@@ -28,9 +26,6 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--language-model", type=click.Choice(["same", "next"]), help="Labels: tokens, or those after them."
         ),
         click.option("--join", is_flag=True, help="Texts follow each other in blocks of --max-length."),
-        click.option(
-            "--augment", metavar="flip,crop=0.5,...", help="Random changes: rotate=10, color=0.2, flip_vertical."
-        ),
         click.option("--image-size", "size", metavar="N|HxW", help="Of images, where the model takes any."),
         click.option("--resize", type=click.Choice(["crop", "pad", "stretch"]), help="How images get the size."),
         click.option("--mean", metavar="imagenet|M,M,M", help="Of the channels of images, from 0 to 1."),
@@ -38,6 +33,19 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Of images, where it isn't clear."),
         click.option("--label", metavar="NAME,...", help="The column of the labels, or several of numbers."),
         click.option("--columns", multiple=True, metavar="[INPUT=]A,B,...", help="Columns that are an input."),
+    ):
+        command = option(command)
+    return command
+
+
+def epoch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with what ``df.Dataset`` takes for training alone; ``data_arguments`` knows these options too."""
+    for option in (
+        click.option("--drop-last", is_flag=True, help="Leave out the short last batch of an epoch."),
+        click.option("--balance", metavar="KEY", help="Key of classes of which an epoch has equally many samples."),
+        click.option(
+            "--augment", metavar="flip,crop=0.5,...", help="Random changes: rotate=10, color=0.2, flip_vertical."
+        ),
     ):
         command = option(command)
     return command

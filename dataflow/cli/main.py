@@ -21,10 +21,10 @@ from ..model import Model
 from ..model_files import check_target
 from ..version import VERSION
 from .adapter_options import ADAPTERS, adapter_options, write
-from .advice import OptionsFormatter, in_options
+from .advice import OptionsFormatter, in_options, options_of
 from .bench import bench
 from .compare import compare
-from .data_options import DATA, data_arguments, data_options
+from .data_options import DATA, data_arguments, data_options, epoch_options
 from .evaluate import evaluate
 from .ops import ops
 from .optimizer_options import OPTIMIZER, optimizer_options
@@ -57,8 +57,11 @@ from .quantize import quantize
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and exits with its code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    command = next((commands.commands[text] for text in given if text in commands.commands), None)
+    options = {} if command is None else options_of(command)
     log, shown = logging.getLogger("dataflow"), logging.StreamHandler(sys.stderr)
-    shown.setFormatter(OptionsFormatter())
+    shown.setFormatter(OptionsFormatter(options))
     log.addHandler(shown)
     log.setLevel(logging.INFO)
     try:
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo("interrupted", err=True)
         code = INTERRUPTED
     except (DataflowError, OSError, MemoryError) as error:
-        click.echo(f"error: {in_options(str(error))}", err=True)
+        click.echo(f"error: {in_options(str(error), options)}", err=True)
         code = DEVICE if isinstance(error, (DeviceError, MemoryError)) else USER
     finally:
         log.removeHandler(shown)
@@ -220,6 +223,7 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @optimizer_options
 @data_options
+@epoch_options
 @adapter_options
 @batch_option
 @mode_option
