@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import GradientError
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, MultiOp, Op
@@ -34,19 +33,32 @@ def _regions(name: str, shape: Shape, rois: TensorType, batch: TensorType, size:
 
 
 def _align_infer(
-    x: TensorType, rois: TensorType, batch: TensorType, *, size: Shape, mode: str, sampling_ratio: int, **_: Any
+    x: TensorType,
+    rois: TensorType,
+    batch: TensorType,
+    read: TensorType | None = None,
+    *,
+    size: Shape,
+    mode: str,
+    sampling_ratio: int,
+    **_: Any,
 ) -> TensorType:
     need(mode in ("avg", "max"), f"roi_align: mode {mode!r}; expected avg or max")
     fits = 0 <= sampling_ratio <= MOST_SAMPLES
     need(fits, f"roi_align: sampling_ratio is {sampling_ratio}; expected 0 to {MOST_SAMPLES}")
     dtype = same_dtype("roi_align", x, rois)
+    if read is not None:
+        need(mode == "max", "roi_align: only where the largest samples are is another map read")
+        alike("roi_align: x and what is read", x, read)
     return TensorType(dtype, _regions("roi_align", x.shape, rois, batch, size))
 
 
-def _align_gradient(node: Node, dy: Value) -> tuple[Value, None, None]:
+def _align_gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
+    """Of what is read: where the largest samples are doesn't change with x."""
     x, rois, batch = (operand(node, i) for i in range(3))
-    read = x if node.attributes["mode"] == "max" else None
-    return roi_align_grad(dy, rois, batch, read, input_shape=x.type.shape, **node.attributes), None, None
+    largest = x if node.attributes["mode"] == "max" else None
+    dx = roi_align_grad(dy, rois, batch, largest, input_shape=x.type.shape, **node.attributes)
+    return (dx, None, None) if len(node.inputs) == 3 else (None, None, None, dx)
 
 
 _ALIGN: dict[str, Any] = {
@@ -58,13 +70,14 @@ _ALIGN: dict[str, Any] = {
 }
 roi_align: Op = Op(
     "roi_align",
-    ("x", "rois", "batch"),
+    ("x", "rois", "batch", "read?"),
     _align_infer,
     attributes=_ALIGN,
     gradient=_align_gradient,
     doc="(regions, C, *size): each region in bins, a bin the mean (or the largest weighed element: max) of linear "
     "samples of x, sampling_ratio along each axis, or as many as it has elements with 0 (He 2017); half_pixel: the "
-    "centre of an element lies at 0.5; without, regions have at least 1 element. Regions have no gradient",
+    "centre of an element lies at 0.5; without, regions have at least 1 element; read, with max: its elements, with "
+    "their weights, where x's are the largest. Regions have no gradient",
 )
 
 
@@ -90,11 +103,11 @@ def _align_grad_infer(
 
 
 def _align_second(node: Node, u: Value) -> tuple[Value, None, None, None]:
-    """Of means it is the adjoint of pooling."""
-    if node.attributes["mode"] == "max":
-        raise GradientError(f"{node.describe()}: the largest samples of regions have no second derivatives")
+    """The adjoint, which is pooling: of means, or of what lies where x is the largest."""
     how = {key: value for key, value in node.attributes.items() if key != "input_shape"}
-    return roi_align(u, *node.inputs[1:3], **how), None, None, None
+    rois, batch, x = (*node.inputs, None)[1:4]
+    y = roi_align(u, rois, batch, **how) if how["mode"] == "avg" else roi_align(x, rois, batch, u, **how)
+    return y, None, None, None
 
 
 roi_align_grad: Op = Op(
@@ -108,24 +121,40 @@ roi_align_grad: Op = Op(
 )
 
 
-def _max_infer(x: TensorType, rois: TensorType, batch: TensorType, *, size: Shape, spatial_scale: float) -> TensorType:
+def _max_infer(
+    x: TensorType,
+    rois: TensorType,
+    batch: TensorType,
+    read: TensorType | None = None,
+    *,
+    size: Shape,
+    spatial_scale: float,
+) -> TensorType:
     dtype = same_dtype("max_roi_pool", x, rois)
+    if read is not None:
+        alike("max_roi_pool: x and what is read", x, read)
     return TensorType(dtype, _regions("max_roi_pool", x.shape, rois, batch, size))
 
 
-def _max_gradient(node: Node, dy: Value) -> tuple[Value, None, None]:
-    return max_roi_pool_grad(dy, *node.inputs, **node.attributes), None, None
+def _max_gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
+    dx = max_roi_pool_grad(dy, *node.inputs[:3], **node.attributes)
+    return (dx, None, None) if len(node.inputs) == 3 else (None, None, None, dx)
+
+
+def _max_second(node: Node, u: Value) -> tuple[Value, None, None, None]:
+    """The adjoint: what lies where x is the largest."""
+    return max_roi_pool(*node.inputs[1:], u, **node.attributes), None, None, None
 
 
 _MAX: dict[str, Any] = {"size": REQUIRED, "spatial_scale": 1.0}
 max_roi_pool: Op = Op(
     "max_roi_pool",
-    ("x", "rois", "batch"),
+    ("x", "rois", "batch", "read?"),
     _max_infer,
     attributes=_MAX,
     gradient=_max_gradient,
     doc="(regions, C, *size): each region, its corners rounded, in bins, a bin its largest element; 0 where it has "
-    "none (Girshick 2015). Regions have no gradient",
+    "none (Girshick 2015); read: its elements where x's are the largest. Regions have no gradient",
 )
 
 
@@ -143,6 +172,7 @@ max_roi_pool_grad: Op = Op(
     _max_grad_infer,
     outputs=("dx",),
     attributes=_MAX,
+    gradient=_max_second,
     doc="each dy added where the largest element of its bin lies, the first of equals",
 )
 

@@ -191,6 +191,21 @@ def _ctc_gradient(node: Node, dloss: Value) -> tuple[Value | None, ...]:
     return ctc_loss_grad(dloss, *node.inputs, **node.attributes), None, None, None
 
 
+def _ctc_second(node: Node, u: Value) -> tuple[Value | None, ...]:
+    """The gradient is dloss times that of one: what u and that one give, and the second derivatives times u."""
+    dloss, *read = node.inputs
+    assert dloss is not None
+    slope, product = ctc_loss_product(u, *read, **node.attributes)
+    return slope, mul(reshape(dloss, shape=(*dloss.type.shape, 1, 1)), product), None, None, None
+
+
+def _ctc_product_infer(
+    u: TensorType, log_probs: TensorType, *read: TensorType, blank: int
+) -> tuple[TensorType, TensorType]:
+    alike("ctc_loss_product: log_probs and what they are multiplied with", log_probs, u)
+    return _ctc_infer(log_probs, *read, blank=blank), log_probs
+
+
 def _ctc_cost(node: Node) -> int:
     log_probs, labels = node.inputs[-4:-2]
     assert log_probs is not None and labels is not None
@@ -215,8 +230,26 @@ ctc_loss_grad: Op = Op(
     _ctc_grad_infer,
     outputs=("dlog_probs",),
     attributes={"blank": 0},
+    gradient=_ctc_second,
     cost=_ctc_cost,
     doc="dlog_probs = -dloss * the share of the paths that have this class at this time; 0 where there is no path",
 )
+ctc_loss_product: MultiOp = MultiOp(
+    "ctc_loss_product",
+    ("u", "log_probs", "labels", "lengths", "label_lengths"),
+    _ctc_product_infer,
+    outputs=("slope", "product"),
+    attributes={"blank": 0},
+    cost=_ctc_cost,
+    doc="slope = sum of u times the gradient of each sample's ctc_loss; product = its second derivatives times u "
+    "(Pearlmutter 1994); 0 where there is no path",
+)
 
-OPS = (softmax_cross_entropy, softmax_cross_entropy_grad, softmax_cross_entropy_with_grad, ctc_loss, ctc_loss_grad)
+OPS = (
+    softmax_cross_entropy,
+    softmax_cross_entropy_grad,
+    softmax_cross_entropy_with_grad,
+    ctc_loss,
+    ctc_loss_grad,
+    ctc_loss_product,
+)

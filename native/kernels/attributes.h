@@ -103,7 +103,7 @@ enum { DF_SOFTMAX_AXIS };
 /* also softmax_cross_entropy_grad, softmax_cross_entropy_with_grad */
 enum { DF_SOFTMAX_CROSS_ENTROPY_AXIS, DF_SOFTMAX_CROSS_ENTROPY_IGNORE_INDEX,
        DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING, DF_SOFTMAX_CROSS_ENTROPY_CLASSES };
-/* also ctc_loss_grad */
+/* also ctc_loss_grad, ctc_loss_product */
 enum { DF_CTC_LOSS_BLANK };
 enum { DF_SGD_STEP_MOMENTUM, DF_SGD_STEP_NESTEROV };
 enum { DF_ADAMW_STEP_BETA1, DF_ADAMW_STEP_BETA2, DF_ADAMW_STEP_EPSILON };

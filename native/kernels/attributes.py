@@ -32,7 +32,7 @@ ALIKE = (
     ("max_pool", "avg_pool", "avg_pool_grad", "conv_relu_max_pool"),
     ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"),
     ("softmax_cross_entropy", "softmax_cross_entropy_grad", "softmax_cross_entropy_with_grad"),
-    ("ctc_loss", "ctc_loss_grad"),
+    ("ctc_loss", "ctc_loss_grad", "ctc_loss_product"),
     ("layer_norm", "layer_norm_grad", "layer_norm_grad_sums"),
     ("lrn", "lrn_grad"),
     ("batch_norm_grad", "batch_norm", "batch_norm_train"),

@@ -71,15 +71,21 @@ def _bins(
             yield (row, column), chosen.reshape(-1, 4), stacked.reshape(-1, 4)
 
 
-def _roi_align(attributes: Attributes, x: Array, rois: Array, batch: Array) -> Array:
-    planes = upcast(x).reshape(*x.shape[:2], x.shape[2] * x.shape[3])
+def _roi_align(attributes: Attributes, x: Array, rois: Array, batch: Array, read: Array | None = None) -> Array:
+    planes, others = (
+        None if a is None else upcast(a).reshape(*x.shape[:2], x.shape[2] * x.shape[3]) for a in (x, read)
+    )
+    assert planes is not None
     y = np.zeros((len(rois), x.shape[1], *attributes["size"]), planes.dtype)
     for number, sample in enumerate(_samples(batch, len(x), "roi_align") if planes.size else ()):
         for (row, column), elements, weights in _bins(attributes, upcast(rois)[number], *x.shape[2:]):
-            read = planes[sample][:, elements] * weights
-            if read.size:
-                mean = attributes["mode"] == "avg"
-                y[number, :, row, column] = read.sum(axis=(1, 2)) / len(elements) if mean else read.max(axis=(1, 2))
+            samples = planes[sample][:, elements] * weights
+            if samples.size and attributes["mode"] == "avg":
+                y[number, :, row, column] = samples.sum(axis=(1, 2)) / len(elements)
+            elif samples.size:
+                first = samples.reshape(len(samples), -1).argmax(axis=1)
+                of = samples if others is None else others[sample][:, elements] * weights
+                y[number, :, row, column] = of.reshape(len(of), -1)[np.arange(len(of)), first]
     return y.astype(x.dtype)
 
 
@@ -126,13 +132,15 @@ def _windows(attributes: Attributes, roi: Array, height: int, width: int) -> Ite
             yield row, column, down, along
 
 
-def _max_roi_pool(attributes: Attributes, x: Array, rois: Array, batch: Array) -> Array:
+def _max_roi_pool(attributes: Attributes, x: Array, rois: Array, batch: Array, read: Array | None = None) -> Array:
     y = np.zeros((len(rois), x.shape[1], *attributes["size"]), x.dtype)
     for number, sample in enumerate(_samples(batch, len(x), "max_roi_pool")):
         for row, column, down, along in _windows(attributes, upcast(rois)[number], *x.shape[2:]):
             window = x[sample, :, down, along]
             if window.size:
-                y[number, :, row, column] = window.max(axis=(1, 2))
+                first = window.reshape(len(window), -1).argmax(axis=1)
+                of = window if read is None else read[sample, :, down, along]
+                y[number, :, row, column] = of.reshape(len(of), -1)[np.arange(len(of)), first]
     return y
 
 

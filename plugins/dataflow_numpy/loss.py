@@ -12,7 +12,7 @@ from .arrays import Array, Attributes, Code, upcast
 
 
 def _log_sum_exp(x: Array, axis: int) -> Array:
-    top = x.max(axis=axis, keepdims=True) if x.shape[axis] else np.zeros((), x.dtype)
+    top = x.real.max(axis=axis, keepdims=True) if x.shape[axis] else np.zeros((), x.dtype)
     top = np.where(np.isfinite(top), top, 0)
     found: Array = np.log(np.exp(x - top).sum(axis=axis, keepdims=True)) + top
     return found
@@ -76,7 +76,7 @@ def _cross_entropy_with_grad(attributes: Attributes, dloss: Array, logits: Array
 
 
 class _Paths:
-    """The forward and backward variables of CTC (Graves et al. 2006), in logarithms.
+    """The forward and backward variables of CTC (Graves et al. 2006), in logarithms, which may be complex.
 
     States are the labels with a blank around each; (B, S) with S = 2 L + 1.
     """
@@ -135,7 +135,7 @@ class _Paths:
                 behind = _log_sum(later, _sooner(later, 1), skipped)
             last = (self.lengths == time + 1)[:, None]
             behind = np.where(last, np.where(self.ends, 0.0, none), behind)
-            known = (self.lengths > time)[:, None] & (total != -np.inf)[:, None]
+            known = (self.lengths > time)[:, None] & (total.real != -np.inf)[:, None]
             yield time, known, np.exp(forward[time] + behind - np.where(known, total[:, None], np.inf))
 
 
@@ -148,8 +148,7 @@ def _sooner(states: Array, by: int) -> Array:
 
 
 def _log_sum(*terms: Array) -> Array:
-    found: Array = np.logaddexp(np.logaddexp(terms[0], terms[1]), terms[2])
-    return found
+    return _log_sum_exp(np.stack(terms), 0)[0]
 
 
 def _ctc(attributes: Attributes, log_probs: Array, labels: Array, lengths: Array, counts: Array) -> Array:
@@ -168,8 +167,23 @@ def _ctc_grad(
     return found.astype(log_probs.dtype)
 
 
+def _ctc_product(
+    attributes: Attributes, u: Array, log_probs: Array, labels: Array, lengths: Array, counts: Array
+) -> tuple[Array, Array]:
+    """The derivatives of the loss and of its gradient along u, by a complex step (Squire and Trapp 1998)."""
+    step = 1e-100
+    paths = _Paths(attributes, log_probs.astype(np.complex128) + 1j * step * u, labels, lengths, counts)
+    _, total = paths.forward()
+    found = np.zeros(log_probs.shape)
+    for time, known, share in paths.shares():
+        np.add.at(found[:, time], (paths.rows[:, None], paths.state), np.where(known, -share.imag / step, 0))
+    slope = np.where(np.isfinite(total), -total.imag / step, 0)
+    return slope.astype(log_probs.dtype), found.astype(log_probs.dtype)
+
+
 KERNELS: dict[str, Code] = {
     "ctc_loss": _ctc,
+    "ctc_loss_product": _ctc_product,
     "ctc_loss_grad": _ctc_grad,
     "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_grad": _cross_entropy_grad,

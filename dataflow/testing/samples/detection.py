@@ -28,7 +28,9 @@ def _pools() -> list[Sample]:
         rows.append(Sample(ops.roi_align, (maps, regions, batch), how, gradient=(0,)))
         read = maps if mode == "max" else None
         back = {"input_shape": (2, 3, 7, 9), **how}
-        rows.append(Sample(ops.roi_align_grad, (dy, regions, batch, read), back, gradient=() if read else (0,)))
+        rows.append(Sample(ops.roi_align_grad, (dy, regions, batch, read), back, gradient=(0,)))
+        if read is not None:
+            rows.append(Sample(ops.roi_align, (maps, regions, batch, maps), how, gradient=(3,)))
     large = {"size": (2, 1), "sampling_ratio": 20}
     rows.append(Sample(ops.roi_align, (x(1, 40, 30, 30), _regions(9, 30, 30), i(9, high=1)), large))
     # as many bins as make it worth to have the channels last, and samples of a bin in several tables
@@ -41,10 +43,14 @@ def _pools() -> list[Sample]:
     for half_pixel in (True, False):
         how = {"size": (2, 2), "half_pixel": half_pixel}
         rows += [Sample(ops.roi_align, (x(1, c, 6, 6), reversed_, i(2, high=1)), how) for c in (2, 9)]
+        operands = (x(1, 2, 6, 6), reversed_, i(2, high=1), x(1, 2, 6, 6))
+        rows.append(Sample(ops.roi_align, operands, {**how, "mode": "max", "sampling_ratio": 20}))
     plain = {"size": (2, 3), "spatial_scale": 0.5}
     rows.append(Sample(ops.max_roi_pool, (maps, regions, batch), plain, gradient=(0,)))
-    rows.append(Sample(ops.max_roi_pool_grad, (dy, maps, regions, batch), plain))
-    rows.append(Sample(ops.max_roi_pool, (x(1, 2, 6, 6), reversed_, i(2, high=1)), {"size": (4, 4)}))
+    rows.append(Sample(ops.max_roi_pool, (maps, regions, batch, maps), plain, gradient=(3,)))
+    rows.append(Sample(ops.max_roi_pool_grad, (dy, maps, regions, batch), plain, gradient=(0,)))
+    for other in (None, x(1, 2, 6, 6)):
+        rows.append(Sample(ops.max_roi_pool, (x(1, 2, 6, 6), reversed_, i(2, high=1), other), {"size": (4, 4)}))
     return rows
 
 

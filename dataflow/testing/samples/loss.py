@@ -74,10 +74,12 @@ def _ctc() -> list[Sample]:
         )
         feasible = shape in ((3, 7, 4), (1, 1, 2))
         rows.append(Sample(ops.ctc_loss, (x(*shape), *read), gradient=(0,) if feasible else ()))
-        rows.append(Sample(ops.ctc_loss_grad, (x(shape[0]), x(*shape), *read)))
+        rows.append(Sample(ops.ctc_loss_grad, (x(shape[0]), x(*shape), *read), gradient=(0, 1) if feasible else ()))
+        rows.append(Sample(ops.ctc_loss_product, (x(*shape), x(*shape), *read)))
     last = (Operand((1, 2), int64, value=[[0, 1]]), *(Operand((1,), int64, value=[n]) for n in (5, 2)))
     rows.append(Sample(ops.ctc_loss, (x(1, 5, 4), *last), {"blank": 3}, gradient=(0,)))
-    rows.append(Sample(ops.ctc_loss_grad, (x(1), x(1, 5, 4), *last), {"blank": 3}))
+    rows.append(Sample(ops.ctc_loss_grad, (x(1), x(1, 5, 4), *last), {"blank": 3}, gradient=(0, 1)))
+    rows.append(Sample(ops.ctc_loss_product, (x(1, 5, 4), x(1, 5, 4), *last), {"blank": 3}))
     return rows
 
 

@@ -1,4 +1,5 @@
-/* norm/loss_ctc.c: connectionist temporal classification (Graves et al. 2006) and its gradient.
+/* norm/loss_ctc.c: connectionist temporal classification (Graves et al. 2006), its gradient, and
+ * the product of its second derivatives with a vector.
  *
  * log_probs p: (B, T, C); labels: (B, L); lengths, label_lengths, loss: (B,). The states of a
  * sample are its labels with a blank around each, S = 2 L + 1. In logarithms and in doubles, since
@@ -10,6 +11,9 @@
  *
  * A state may skip the blank before it where the label before that is another one. The gradient
  * computes alpha again rather than keeping it: it would be as large as the activations.
+ *
+ * The product with u is the derivative of the gradient along u (Pearlmutter 1994): beside alpha and
+ * beta are theirs, a sum of exponentials having the mean of its terms' weighed by these.
  */
 #include <math.h>
 
@@ -23,7 +27,8 @@ typedef struct ctc {
   int64_t batch, time, classes, most, blank;
   float *loss;        /* forward */
   const float *dloss; /* gradient */
-  float *dp;
+  const float *u;     /* product */
+  float *dp;          /* or the product */
   char *workspace;
   int64_t bytes; /* of it per worker */
 } ctc;
@@ -46,6 +51,21 @@ static inline double log_sum(double a, double b, double c) {
   if (a == -INFINITY && b == -INFINITY && c == -INFINITY)
     return -INFINITY;
   return m + log(exp(a - m) + exp(b - m) + exp(c - m));
+}
+
+/* A number and its derivative along u. */
+typedef struct dual {
+  double value, slope;
+} dual;
+
+static const dual NONE = {-INFINITY, 0.0};
+
+static inline dual log_sum_dual(dual a, dual b, dual c) {
+  const double sum = log_sum(a.value, b.value, c.value);
+  if (sum == -INFINITY)
+    return NONE;
+  return (dual){sum, exp(a.value - sum) * a.slope + exp(b.value - sum) * b.slope +
+                         exp(c.value - sum) * c.slope};
 }
 
 static df_status check(const df_call *call, const ctc *c) {
@@ -156,6 +176,58 @@ static void gradient_task(void *context, int64_t index, int64_t count, int32_t w
   }
 }
 
+static void product_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  const ctc *c = context;
+  const int64_t most = 2 * c->most + 1;
+  char *workspace = c->workspace + worker * c->bytes;
+  dual *alpha = (dual *)numbers_of(c, workspace), *beta = alpha + c->time * most;
+  int64_t b, end;
+  df_task_range(index, count, c->batch, 1, &b, &end);
+  for (; b < end; b++) {
+    const path x = path_of(c, b, workspace);
+    const float *u = c->u + b * c->time * c->classes;
+    float *product = c->dp + b * c->time * c->classes;
+    c->loss[b] = 0.0f;
+    for (int64_t i = 0; i < c->time * c->classes; i++)
+      product[i] = 0.0f;
+    for (int64_t t = 0; t < x.time; t++)
+      for (int64_t s = 0; s < x.states; s++) {
+        const dual *before = alpha + (t - 1) * most;
+        const int64_t at = t * c->classes + x.state[s];
+        dual came = s < 2 ? (dual){0.0, 0.0} : NONE;
+        if (t)
+          came =
+              log_sum_dual(before[s], s ? before[s - 1] : NONE, x.skips[s] ? before[s - 2] : NONE);
+        alpha[t * most + s] = (dual){came.value + (double)x.p[at], came.slope + (double)u[at]};
+      }
+    const dual *last = alpha + (x.time - 1) * most;
+    const dual total =
+        x.time ? log_sum_dual(last[x.states - 1], x.states > 1 ? last[x.states - 2] : NONE, NONE)
+               : NONE;
+    if (total.value == -INFINITY)
+      continue;
+    c->loss[b] = (float)-total.slope;
+    for (int64_t s = 0; s < x.states; s++)
+      beta[s] = s >= x.states - 2 ? (dual){0.0, 0.0} : NONE;
+    for (int64_t t = x.time - 1; t >= 0; t--) {
+      for (int64_t s = 0; t < x.time - 1 && s < x.states; s++) {
+        const int64_t at = (t + 1) * c->classes + x.state[s];
+        beta[s].value += (double)x.p[at];
+        beta[s].slope += (double)u[at];
+      }
+      for (int64_t s = 0; s < x.states; s++) { /* upwards: what is read is not yet written */
+        if (t < x.time - 1)
+          beta[s] = log_sum_dual(beta[s], s + 1 < x.states ? beta[s + 1] : NONE,
+                                 s + 2 < x.states && x.skips[s + 2] ? beta[s + 2] : NONE);
+        const dual a = alpha[t * most + s];
+        const double share = exp(a.value + beta[s].value - total.value);
+        product[t * c->classes + x.state[s]] -=
+            (float)(share * (a.slope + beta[s].slope - total.slope));
+      }
+    }
+  }
+}
+
 /* Numbers of a worker: the states, and |rows| of doubles. */
 static int64_t bytes_of(int64_t most, int64_t rows) {
   const int64_t states = df_plus(df_times(most, 2), 1);
@@ -200,6 +272,15 @@ static df_status gradient_run(const df_call *call) {
   return run(call, &c, gradient_task);
 }
 
+/* ctc_loss_product(u, log_probs, labels, lengths, label_lengths; blank) -> slope, product */
+static df_status product_run(const df_call *call) {
+  ctc c = describe(call, 1, 2 * (call->inputs[1]->shape[1] + 1));
+  c.u = call->inputs[0]->data;
+  c.loss = call->outputs[0]->data;
+  c.dp = call->outputs[1]->data;
+  return run(call, &c, product_task);
+}
+
 static df_status prepare(const df_node *node, df_prepared *out, int64_t first, int64_t rows) {
   const int64_t each = df_round_up(bytes_of(node->inputs[first + 1]->shape[1], rows), 64);
   out->workspace = df_times(each, node->threads);
@@ -216,6 +297,11 @@ static df_status gradient_prepare(const df_node *node, df_prepared *out, df_erro
   return prepare(node, out, 1, df_plus(node->inputs[1]->shape[1], 1));
 }
 
+static df_status product_prepare(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  return prepare(node, out, 1, df_times(df_plus(node->inputs[1]->shape[1], 1), 2));
+}
+
 #define KERNEL(op_, operands_, prepare_, run_)                                                     \
   &(const df_kernel){.struct_size = sizeof(df_kernel),                                             \
                      .op = op_,                                                                    \
@@ -227,4 +313,6 @@ static df_status gradient_prepare(const df_node *node, df_prepared *out, df_erro
 DF_KERNELS(loss_ctc) = {
     KERNEL("ctc_loss", "f32,i32|i64,i32|i64,i32|i64->f32", forward_prepare, forward_run),
     KERNEL("ctc_loss_grad", "f32,f32,i32|i64,i32|i64,i32|i64->f32", gradient_prepare, gradient_run),
+    KERNEL("ctc_loss_product", "f32,f32,i32|i64,i32|i64,i32|i64->f32,f32", product_prepare,
+           product_run),
     NULL};

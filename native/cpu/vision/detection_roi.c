@@ -1,10 +1,10 @@
 /* vision/detection_roi.c: regions of interest of x (N, C, H, W) in bins.
  *
  *   roi_align       y[r, c, bin] = mean of linear samples of x[batch[r], c] in the bin, or max: the
- *                   largest product of an element and its weight
+ *                   largest product of an element and its weight, or what another map has there
  *   roi_align_grad  dx += dy by those weights, from zero
- *   max_roi_pool    y[r, c, bin] = largest element of the bin, 0 where it has none; and its
- * gradient
+ *   max_roi_pool    y[r, c, bin] = largest element of the bin, 0 where it has none, or what another
+ *                   map has there; and its gradient
  *
  * Forward, a task is some rows of bins; elements and weights of a bin's samples serve all channels.
  * Of many bins roi_align reads a copy of x whose channels lie last.
@@ -33,7 +33,8 @@ static void align_bin(const pooling *s, const bins *b, int64_t region, int64_t r
         fill(s, &t, b, row, column, first, n);
       if (s->max) {
         const df_real best = largest_of(&t, s->x + first_element, n, found);
-        if (s->backward && (at < 0 || best > found || (best != best && found == found)))
+        if ((s->backward || s->read) &&
+            (at < 0 || best > found || (best != best && found == found)))
           at = element_of(&t, s->x + first_element, n, best, &weight);
         found = best;
       } else if (!s->backward) {
@@ -45,7 +46,9 @@ static void align_bin(const pooling *s, const bins *b, int64_t region, int64_t r
             s->y[first_element + t.element[i][k]] += t.weight[i][k] * share;
       }
     }
-    if (!s->backward)
+    if (s->read)
+      s->y[bin] = at >= 0 ? weight * s->read[first_element + at] : 0.0f;
+    else if (!s->backward)
       s->y[bin] = s->max || total == 0 ? found : found / (df_real)total;
     else if (at >= 0)
       s->y[first_element + at] += weight * s->dy[bin];
@@ -150,8 +153,8 @@ static void span_of(const pooling *s, int64_t region, int axis, int64_t number, 
                     int64_t *end) {
   const df_real first = round(s->rois[4 * region + 1 - axis] * s->scale);
   const df_real last = round(s->rois[4 * region + 3 - axis] * s->scale);
-  const df_real n = (df_real)(axis ? s->columns : s->rows),
-                size = (df_real)(axis ? s->width : s->height);
+  const df_real n = (df_real)(axis ? s->columns : s->rows);
+  const df_real size = (df_real)(axis ? s->width : s->height);
   const df_real length = last - first + 1.0f, step = (length > 1.0f ? length : 1.0f) / n;
   const df_real from = floor((df_real)number * step) + first;
   const df_real to = ceil((df_real)(number + 1) * step) + first;
@@ -178,7 +181,7 @@ static void max_bin(const pooling *s, int64_t region, int64_t row, int64_t colum
         }
       }
     if (!s->backward)
-      s->y[bin] = best;
+      s->y[bin] = s->read && at >= 0 ? s->read[first + at] : best;
     else if (at >= 0)
       s->y[first + at] += s->dy[bin];
   }
@@ -262,17 +265,15 @@ static df_status options_of(const df_call *call, pooling *s, int32_t first) {
 }
 
 static df_status forward(const df_call *call, pooling *s, df_task task) {
-  const int64_t work = df_elements(call->outputs[0]);
-  df_parallel(call, task, s,
-              df_min(s->regions * s->rows, df_task_count(call, work, DF_GRAIN / 32)));
+  const int64_t tasks = df_task_count(call, df_elements(call->outputs[0]), DF_GRAIN / 32);
+  df_parallel(call, task, s, df_min(s->regions * s->rows, tasks));
   return DF_OK;
 }
 
 static df_status backward(const df_call *call, pooling *s) {
   s->backward = 1;
-  const int64_t work = df_elements(call->inputs[0]);
-  df_parallel(call, backward_task, s,
-              df_min(s->channels, df_task_count(call, work, DF_GRAIN / 32)));
+  const int64_t tasks = df_task_count(call, df_elements(call->inputs[0]), DF_GRAIN / 32);
+  df_parallel(call, backward_task, s, df_min(s->channels, tasks));
   return DF_OK;
 }
 
@@ -285,6 +286,7 @@ static df_status align_run(const df_call *call) {
   if (status != DF_OK)
     return status;
   s.x = x->data;
+  s.read = call->n_inputs > 3 ? call->inputs[3]->data : NULL;
   if (!by_channels(x->shape, s.regions, df_attr_ints(call, DF_ROI_ALIGN_SIZE, NULL), s.max))
     return forward(call, &s, align_task);
   s.last = call->workspace;
@@ -314,6 +316,7 @@ static df_status max_run(const df_call *call) {
   if (status != DF_OK)
     return status;
   s.x = x->data;
+  s.read = call->n_inputs > 3 ? call->inputs[3]->data : NULL;
   return forward(call, &s, max_task);
 }
 
@@ -333,13 +336,13 @@ DF_REAL_KERNELS(detection_roi) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "roi_align",
                        .name = "roi_align " DF_REAL " " DF_TEXT(DF_ISA),
-                       .operands = DF_REAL "," DF_REAL ",i64->" DF_REAL,
+                       .operands = DF_REAL "," DF_REAL ",i64," DF_REAL "?->" DF_REAL,
                        .accepts = df_accepts_elements,
                        .prepare = align_prepare,
                        .run = align_run},
     DF_KERNEL_IF("roi_align_grad", DF_REAL, DF_REAL "," DF_REAL ",i64," DF_REAL "?->" DF_REAL, NULL,
                  df_accepts_elements, align_grad_run),
-    DF_KERNEL_IF("max_roi_pool", DF_REAL, DF_REAL "," DF_REAL ",i64->" DF_REAL, NULL,
+    DF_KERNEL_IF("max_roi_pool", DF_REAL, DF_REAL "," DF_REAL ",i64," DF_REAL "?->" DF_REAL, NULL,
                  df_accepts_elements, max_run),
     DF_KERNEL_IF("max_roi_pool_grad", DF_REAL, DF_REAL "," DF_REAL "," DF_REAL ",i64->" DF_REAL,
                  NULL, df_accepts_elements, max_grad_run),

@@ -11,8 +11,9 @@ enum {
 
 typedef struct pooling {
   const df_real *x, *rois, *dy;
-  df_real *y;    /* or dx */
-  df_real *last; /* x with its channels last, then a line of bins per worker */
+  const df_real *read; /* what y has where x is the largest, instead of x; or NULL */
+  df_real *y;          /* or dx */
+  df_real *last;       /* x with its channels last, then a line of bins per worker */
   const int64_t *batch;
   int64_t samples, regions, channels, height, width;
   int64_t rows, columns; /* of bins */

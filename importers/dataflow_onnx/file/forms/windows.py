@@ -107,6 +107,8 @@ def roi_align(w: Writer, node: Node) -> None:
     a = node.attributes
     if len(a["size"]) != 2:
         raise ModelError(f"ONNX's regions have two axes, not {len(a['size'])}")
+    if len(node.inputs) > 3:
+        raise ModelError("ONNX's regions read no other map where the samples of one are the largest")
     x, rois, batch = w.inputs(node)
     if operand(node, 2).type.dtype.name != "int64":
         batch = w.made("Cast", [batch], to=CODE_OF[int64])
