@@ -43,6 +43,7 @@ WIDTH = 150  # columns of a table that goes to no terminal
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Medians are taken.")
 @click.option("--train", is_flag=True, help="Time a training step with AdamW instead.")
 @click.option("--loss", default="cross_entropy", show_default=True, help="Of the training step.")
+@click.option("--value", metavar="NAME", help="The value that the loss reads.")
 @click.option("--nodes", is_flag=True, help="A line per node instead of per op.")
 @click.option(
     "--gflops", type=click.FloatRange(0, min_open=True), help="The largest arithmetic rate, instead of measuring."
@@ -58,6 +59,7 @@ def bench(
     rounds: int,
     train: bool,
     loss: str,
+    value: str | None,
     nodes: bool,
     gflops: float | None,
     gbps: float | None,
@@ -83,7 +85,7 @@ def bench(
     shapes = (*shapes, *(f"{name}={','.join(shape)}" for name, shape in sizes.items() if name in loaded.inputs))
     arguments = random_arguments(loaded, input_shapes(loaded, shapes)) | given
     if train:
-        profiles = _training(loaded, arguments, loss, how, rounds)
+        profiles = _training(loaded, arguments, loss, value, how, rounds)
     else:
         profiles = {"run": Session(loaded, **how).profile(arguments, rounds=rounds)}
     used = dict.fromkeys(step.device for profile in profiles.values() for step in profile.steps)
@@ -106,14 +108,14 @@ def bench(
 
 
 def _training(
-    model: Model, arguments: Mapping[str, Any], loss: str, how: Mapping[str, Any], rounds: int
+    model: Model, arguments: Mapping[str, Any], loss: str, value: str | None, how: Mapping[str, Any], rounds: int
 ) -> dict[str, Profile]:
     """The profiles of a training step's programs."""
     from ..session import Session
     from ..train.losses import CrossEntropy
     from ..train.trainer import Trainer
 
-    trainer = Trainer(model, loss, metrics=[], **how)
+    trainer = Trainer(model, loss, output=value, metrics=[], **how)
     missing = [key for key in trainer.objective.keys if key not in arguments]
     if missing:
         (read,) = trainer.objective.read
