@@ -298,10 +298,9 @@ def sanitizer_flags() -> tuple[str, ...]:
     if not sanitizers:
         return ()
     flags = (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
-    if {"address", "undefined"} <= set(sanitizers.split(",")):
-        # A third of what it takes to compile: an access by such a pointer is a finding of the other's.
-        flags += ("-fno-sanitize=null,pointer-overflow,object-size",)
-    return flags
+    # A third of what it takes to compile: an access by such a pointer is a finding of the other's.
+    covered = ("-fno-sanitize=null,pointer-overflow,object-size",)
+    return (*flags, *covered) if {"address", "undefined"} <= set(sanitizers.split(",")) else flags
 
 
 def optimization() -> str:

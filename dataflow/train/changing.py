@@ -17,7 +17,7 @@ from ..ir.types import Array
 from ..version import VERSION
 from . import checkpoint as files
 from .checkpoint import Checkpoint
-from .freezing import Freezing, check_some_left, counting, named
+from .freezing import Freezing, check_some_left, counting, kept_of_averages, named
 from .history import History
 from .interrupts import InterruptsHeld
 from .parallel.collectives import check_alike
@@ -62,9 +62,16 @@ class Changing(Stepper):
         self.apply_freezing(self.freezing.frozen(names, self.steps))
 
     def unfreeze(self, patterns: Sequence[str] | str = "*") -> None:
-        """Parameters change again, their moments and counts of steps where they stood; arguments as for ``freeze``."""
+        """Parameters change again, their moments and counts of steps where they stood; arguments as for ``freeze``.
+
+        Averages of weights (EMA, SWA) take them in as what they were at each of the steps between.
+        """
         names = named(self.model, patterns, self.trainable, self.ties)
-        self.apply_freezing(self.freezing.unfrozen(names, self.steps, self._own_updates))
+        with self.model.lock:
+            still = {name: self.freezing.since[name] for name in names if name in self.freezing.since}
+            self.apply_freezing(self.freezing.unfrozen(names, self.steps, self._own_updates))
+            for name, keep in kept_of_averages(self._own_updates, still, self.steps).items():
+                self.programs.stood_still(name, keep)
 
     def apply_freezing(self, freezing: Freezing, steps: int | None = None) -> None:
         """Freezes what ``freezing`` says, and nothing else, after so many steps; raises InputError as ``freeze``."""

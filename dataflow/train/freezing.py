@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..errors import InputError
 from ..host import checks
 from ..model import Model
+from .optimizers.averages import Averaged
 from .optimizers.updates import Kind, Updates
 from .parameters import matching, nearest
 from .tied_weights import Tie
@@ -85,6 +87,27 @@ def counting(updates: Updates, missed: Mapping[str, int]) -> Updates:
             kinds.append(replace(kind, freeze=kind.freeze + key[1], start=start))
         kind_of[name] = index[key]
     return replace(updates, kinds=tuple(kinds), kind_of=kind_of)
+
+
+def kept_of_averages(updates: Updates, since: Mapping[str, int], steps: int) -> dict[str, float]:
+    """How much is left of the averages of parameters that stood still until now, where there are averages.
+
+    Args:
+        updates: what an optimizer step does.
+        since: by parameter the optimizer steps done when it was frozen.
+        steps: those done now.
+    """
+    found, known = {}, dict[int, float]()
+    for name, begin in since.items():
+        kind = updates.kinds[updates.kind_of[name]]
+        if not isinstance(kind.rule, Averaged):
+            continue
+        first = max(begin, kind.freeze)  # until then it had never changed
+        if first not in known:
+            shares = (kind.rule.average.share(step) for step in range(first + 1, steps + 1))
+            known[first] = math.prod(1.0 - share for share in shares)
+        found[name] = known[first]
+    return found
 
 
 def check_some_left(updates: Updates, freezing: Freezing, trainable: Sequence[str], steps: int) -> None:

@@ -235,6 +235,10 @@ class Programs(GatedSteps):
         self._step = self._last_step = self._prepared = self._repeated = None
         self._making.freeze(names, updates)
 
+    def stood_still(self, name: str, keep: float) -> None:
+        """Takes a parameter that was frozen into its average, of which ``keep`` is left."""
+        self._trained.stood_still(name, keep)
+
     # ---- inference ------------------------------------------------------------------------------------
 
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:

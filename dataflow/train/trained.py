@@ -226,6 +226,17 @@ class Trained:
         elif name in self._tensors:
             self._loaded[name] = array
 
+    def stood_still(self, name: str, keep: float) -> None:
+        """Takes a parameter into its average, of which ``keep`` is left; nothing where it hasn't begun."""
+        average = self._evaluated[name]
+        if self.key_of(average) not in self._engine.variables and average not in self._loaded:
+            return
+        masters = [slot for slot in self._slots[name] if self._tensors[slot].slot.name == MASTER.name]
+        mean, weights = self.read(average), self.read([name, *masters][-1])
+        moved = keep * mean.astype(np.float64) + (1.0 - keep) * weights.astype(np.float64)
+        # What is equal stays, to the bit.
+        self.write(average, np.where(mean == weights, mean, moved.astype(mean.dtype)))
+
     def slots(self) -> dict[str, str]:
         """The parameter of each of the optimizer's tensors that are there, by its name."""
         return {slot: name for name in self.reached for slot in self._slots[name]}

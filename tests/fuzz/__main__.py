@@ -16,7 +16,7 @@ from pathlib import Path
 from .campaign import SHARE, Report, campaign, print_progress
 
 TARGETS = ("files", "graphs", "gradients", "second", "training", "saved", "plans", "sizes", "adapters", "storage",
-           "sessions", "edits", "losses", "quantized", "processes", "dtypes", "integers")  # fmt: skip
+           "sessions", "edits", "losses", "quantized", "processes", "dtypes", "integers", "optimizers")  # fmt: skip
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from . import (
     graphs,
     integers,
     losses,
+    optimizers,
     plans,
     processes,
     quantized,
@@ -86,6 +87,7 @@ def test_gradients_of_random_graphs_agree_with_differences():
         ("sessions", sessions.target, 40),
         ("edits", edits.target, 30),
         ("losses", losses.target, 30),
+        ("optimizers", optimizers.target, 60),
         ("quantized", quantized.target, 20),
     ],
 )

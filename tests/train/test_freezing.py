@@ -261,3 +261,30 @@ def test_programs_of_what_alternates_are_made_once(monkeypatch: pytest.MonkeyPat
         assert alone[-1] < programs[-1]
         for name, array in kept.items():
             np.testing.assert_array_equal(trainer.model.parameters[name].array, array)
+
+
+@pytest.mark.parametrize(
+    "average", [df.optim.EMA(0.7), df.optim.EMA(0.7, start=2, every=2), df.optim.SWA(0, 1), df.optim.SWA(1, 2)]
+)
+@pytest.mark.parametrize("by_group", [True, False])
+def test_averages_take_in_parameters_that_stand_still(by_group: bool, average: Any) -> None:
+    """As torch.optim.swa_utils.AveragedModel: the mean of weights at each counted step, whether they moved or not."""
+    groups = [df.optim.Group("a", freeze=3)] if by_group else []
+    made, batch = model(), data(8)
+    with df.Trainer(made, "mse", adam(groups=groups), average=average) as trainer:
+        means: dict[str, np.ndarray] = {}
+        counted = 0
+        for number in range(7):
+            if not by_group and number in (2, 5):
+                (trainer.freeze if number == 2 else trainer.unfreeze)("a")
+            trainer.step(batch)
+            trainer.averaged = False
+            weights = {name: np.array(made.parameters[name].array, np.float64) for name in "abc"}
+            trainer.averaged = True
+            behind = number - average.start
+            if behind >= 0 and behind % average.every == 0:
+                counted += 1
+                share = 0.3 if isinstance(average, df.optim.EMA) else 1 / counted
+                means = {n: w if counted == 1 else means[n] + share * (w - means[n]) for n, w in weights.items()}
+        for name, mean in means.items():
+            np.testing.assert_allclose(made.parameters[name].array, mean, rtol=2e-6, atol=1e-7, err_msg=name)

@@ -111,8 +111,12 @@ class Averaged(Wrapping):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """What the optimizer reads, and the shares of the old mean and of the new parameter."""
+        return self.hyper_of_run(step, step, lr)
+
+    def hyper_of_run(self, step: int, own: int, lr: float) -> np.ndarray[Any, Any]:
+        """Likewise at a step of the run, the ``own`` one of the parameter: weights that stood still count, too."""
         share = self.average.share(step)
-        return np.concatenate([self.rule.hyper(step, lr), np.array([1.0 - share, share])])
+        return np.concatenate([self.rule.hyper(own, lr), np.array([1.0 - share, share])])
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -51,8 +51,11 @@ class Kind:
 
     def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
         """Its hyperparameters at this step, counted from 1: (K,) float64; ``factor`` is the schedule's."""
+        own, lr = max(1, step - self.freeze), self.rule.lr * factor
         with blamed(f"optimizer {type(self.rule).__name__}: hyper()"):
-            found = np.asarray(self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor), np.float64)
+            rule = self.rule
+            given = rule.hyper_of_run(step, own, lr) if isinstance(rule, Averaged) else rule.hyper(own, lr)
+            found = np.asarray(given, np.float64)
         if found.shape != (self.rule.hyper_size,):  # the step would read beside it
             raise PluginError(
                 f"optimizer {type(self.rule).__name__}: hyper() gave {list(found.shape)} numbers; expected "
