@@ -15,7 +15,7 @@ from ...ir.types import Array
 from .entry_keys import EntryKeys
 
 _log = logging.getLogger("dataflow")
-_EXACT = 2.0**53  # up to here float64 holds every whole number
+EXACT = 2.0**53  # up to here float64 holds every whole number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +168,7 @@ class Columns:
 
 def _integral(values: Array) -> Array:
     """As int64 where all numbers are whole."""
-    if values.dtype.kind == "f" and (values == np.floor(values)).all() and (np.abs(values) < _EXACT).all():
+    if values.dtype.kind == "f" and (values == np.floor(values)).all() and (np.abs(values) < EXACT).all():
         return values.astype(np.int64)
     return values
 
@@ -178,7 +178,7 @@ def _is_number(text: Any) -> bool:
         float(text)
     except (TypeError, ValueError):
         return False
-    return True
+    return "_" not in str(text)  # which groups digits in Python alone
 
 
 def listed(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...ir.types import Array
-from .columns import Column, Columns
+from .columns import EXACT, Column, Columns
 from .table import TableOptions
 from .text import TextOptions
 
@@ -120,15 +120,33 @@ class _Building:
         if self._problem is not None:
             return Column(np.zeros(0), self._problem)
         if not self._texts:
-            return Column(np.concatenate(self._numbers))
+            return Column(np.concatenate(_alike(self._numbers)))
         texts = np.array(self._texts, object)
         numbers = _numbers(self._texts) if self._text else None
         return Column(texts if numbers is None or (self._prose and np.isnan(numbers).any()) else numbers)
 
 
 def _numbers(cells: Sequence[str]) -> Array | None:
-    """The cells as numbers, NaN for those that are missing; None where one is no number."""
+    """The cells as numbers, NaN for those that are missing; None where one is no number.
+
+    They are float64, but int64 where all are whole and float64 would round one.
+    """
+    if "_" in "".join(cells):  # which groups digits in Python alone
+        return None
     try:
-        return np.array(["nan" if cell in _ABSENT else cell for cell in cells], np.float64)
+        found = np.array(["nan" if cell in _ABSENT else cell for cell in cells], np.float64)
     except ValueError:
         return None
+    if (np.abs(found) >= EXACT).any() and (found == np.floor(found)).all():
+        try:
+            return np.array([int(cell) for cell in cells], np.int64)
+        except (ValueError, OverflowError):
+            pass
+    return found
+
+
+def _alike(blocks: Sequence[Array]) -> Sequence[Array]:
+    """The blocks as int64 where some are and the others can be, exactly."""
+    if all(block.dtype.kind == "i" or (block == np.floor(block)).all() for block in blocks):
+        return [block.astype(np.int64) for block in blocks] if any(b.dtype.kind == "i" for b in blocks) else blocks
+    return blocks

@@ -17,7 +17,7 @@ from ...host import checks
 from ...ir.types import Array, DType, TensorType
 from .arrays import NONE, ArraySource
 from .batch import Draw, Request
-from .columns import Columns, listed
+from .columns import EXACT, Columns, listed
 from .source import Source, plain_order
 
 _log = logging.getLogger("dataflow")
@@ -235,6 +235,12 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
             raise columns.refused(
                 name, rows[outside], f"a number is beyond what {dtype} holds, as which {key!r} is read"
             )
+        if dtype.kind in "iu" and block.dtype.kind == "f" and (np.abs(block) >= EXACT).any():
+            bad = int(np.argwhere(np.abs(block) >= EXACT)[0][0])
+            why = "beside fractions or missing numbers whole ones beyond 2^53 aren't exact"
+            raise columns.refused(name, rows[bad], f"{block[bad]}: {why}, and the input {key!r} is {dtype}")
+    if dtype.kind in "iu":  # side by side, floats among them would round the others
+        blocks = [block.astype(dtype) for block in blocks]
     found = (
         blocks[0]
         if len(blocks) == 1
