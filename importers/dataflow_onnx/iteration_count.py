@@ -67,7 +67,7 @@ def iterations(
     before = [] if condition is None else _before(c, condition)
     if before is None:
         return None
-    inner = Body(c, alone, types, always=1)
+    inner = Body(c, alone, types, loop=True, always=True)
     after = _compared(inner.inner, inner.results[0])
     if after is None:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from dataflow import Graph, GraphBuilder, TensorType, Value, bool_, ops
 from dataflow.errors import ModelError
 
-from .file.records import Array, GraphRecord, free_names
+from .file.records import Array, GraphRecord, free_names, shapes_of_progress
 from .importer import Importer
 from .shape_eval import Known
 from .tensor import Tensor
@@ -24,14 +24,23 @@ class Body:
         captured: names of what it reads of the graph around it, apart from sizes.
     """
 
-    def __init__(self, outer: Importer, record: GraphRecord, types: Sequence[TensorType], always: int | None = None):
+    def __init__(
+        self,
+        outer: Importer,
+        record: GraphRecord,
+        types: Sequence[TensorType],
+        *,
+        loop: bool = False,
+        always: bool = False,
+    ):
         """Converts the nodes.
 
         Args:
             outer: importer of the graph around it.
             record: the body of the file.
             types: of its inputs, as they are given.
-            always: index of an input that is true whenever the body runs, and not among ``types``.
+            loop: it is one of a ``Loop``, whose iteration and condition are given as scalars.
+            always: the condition is true whenever the body runs, and not among ``types``.
 
         Raises:
             ModelError: it doesn't fit, or reads what nobody defines.
@@ -41,16 +50,19 @@ class Body:
         self.builder = self.inner.builder = GraphBuilder(record.name or "body")
         self.captured: list[str] = []
         names = list(record.inputs)
-        if always is not None:
-            true: Array = np.full((), True, object)
-            name = names.pop(always)
+        shapes = dict(zip(names, shapes_of_progress(record), strict=False)) if loop else {}
+        if always:
+            name = names.pop(1)
+            true: Array = np.full(shapes[name], True, object)
             self.inner.tensors[name] = Tensor(name, None, None, Known(true, bool_))
         if len(names) != len(types):
             raise ModelError(f"the body {record.name!r} has {len(names)} inputs; {len(types)} are given")
         self.inputs: list[Value] = []
         for name, type_ in zip(names, types, strict=True):
             self.inputs.append(self.builder.input(name, type_.dtype, type_.shape))
-            self.inner.tensors[name] = Tensor(name, self.inputs[-1])
+            shape = shapes.get(name, type_.shape)
+            value = self.inputs[-1] if shape == type_.shape else ops.reshape(self.inputs[-1], shape=shape)
+            self.inner.tensors[name] = Tensor(name, value)
             self.inner.claimed.add(self.inputs[-1])
         for name, array in record.initializers.items():
             self._hoist(name, array)

@@ -9,7 +9,7 @@ from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from .emit import slice_axis, stack
-from .file.records import GraphRecord, stored_by
+from .file.records import GraphRecord, shapes_of_progress, stored_by
 from .importer import Importer
 from .shape_eval import Known, filled
 from .tensor import Tensor
@@ -31,14 +31,15 @@ def unrolled(
     carried: list[Any] = list(operands)
     rows_of: list[list[Any]] = [[] for _ in range(rows)]
     go = condition
-    index = 0
+    index, shapes = 0, shapes_of_progress(body)
     while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
         if index == 0 and count is None and _is_endless(body):
             raise ModelError("nothing ends it: it has no number of iterations, and its body returns that it goes on")
         if index == MOST_UNROLLED:
             raise ModelError(f"it makes more than {MOST_UNROLLED} iterations, whose shapes differ")
         _count(c, (limit, condition, *operands))
-        at, true = (Known(filled((), n), dtype) for n, dtype in ((index, int64), (True, bool_)))
+        pairs = zip(shapes, (index, True), (int64, bool_), strict=True)
+        at, true = (Known(filled(shape, n), dtype) for shape, n, dtype in pairs)
         go, *results = c.inlined(body, [at, true, *carried])
         carried = results[: len(carried)]
         for row, result in zip(rows_of, results[len(carried) :], strict=True):

@@ -164,3 +164,50 @@ def test_a_scan_whose_body_fits_no_sizes_is_refused_at_load(length):
     """
     with pytest.raises(df.ModelError, match=r"Add 'made'.*don't broadcast"):
         load_bytes(parser.parse_model(text).SerializeToString())
+
+
+# Iterations and conditions of one element, as TensorFlow's converter writes them before opset 11.
+PROGRESS = """
+<ir_version: 8, opset_import: ["" : 10]>
+rows (float[4, 3] x, int64 n, bool[1] yes, float most) => (float[4, K] end, float[M, 4] picked) {{
+  three = Constant <value = int64 {{3}}> ()
+  always = Constant <value = bool[1] {{1}}> ()
+  end, picked = Loop ({limit}, x) <body = b (int64[1] i, bool[1] go, float[4, {width}] a)
+      => (bool[1] on, float[4, {after}] next, float[4] row) {{
+    half = Constant <value = float {{0.5}}> ()
+    one = Gather <axis = 1> (a, i)
+    row = Squeeze <axes = [1]> (one)
+    scaled = Mul (a, half)
+    {step}
+    top = ReduceMax <keepdims = 0> (next)
+    small = Less (top, most)
+    {on}
+  }}>
+}}
+"""
+STAYS, GROWS = "next = Add (scaled, one)", "next = Concat <axis = 1> (scaled, one)"
+ENDLESS, ENDS = "on = Identity (go)", "on = And (small, go)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "step", "on"),
+    [
+        ("three, always", STAYS, ENDLESS),
+        ("n, yes", STAYS, ENDLESS),
+        ("three, yes", STAYS, ENDS),
+        ("three, always", GROWS, ENDLESS),
+        ("n, yes", GROWS, ENDS),
+    ],
+    ids=["scan", "loop", "condition", "unrolled", "host"],
+)
+def test_iterations_and_conditions_that_bodies_declare_with_one_element(limit, step, on):
+    width = {"width": 3, "after": 3} if step == STAYS else {"width": "L", "after": "M"}
+    text = PROGRESS.format(limit=limit, step=step, on=on, **width)
+    data = parser.parse_model(text).SerializeToString()
+    session, peer = df.Session(load_bytes(data), devices=["cpu"]), onnxruntime.InferenceSession(data)
+    x = np.random.default_rng(3).random((4, 3), np.float32)
+    for most in (9.0, 1.2, 0.8):
+        feeds = {"x": x, "n": np.array(3), "yes": np.array([True]), "most": np.array(most, np.float32)}
+        for made, expected in zip(session.run(feeds).values(), peer.run(None, feeds), strict=True):
+            assert made.shape == expected.shape
+            np.testing.assert_allclose(made, expected, rtol=1e-6)

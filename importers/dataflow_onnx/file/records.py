@@ -88,6 +88,16 @@ class GraphRecord:
     vocabularies: Mapping[str, tuple[int, ...] | tuple[str, ...]] = field(default_factory=dict)
 
 
+def shapes_of_progress(body: GraphRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes in which the body of a ``Loop`` takes the iteration and the condition.
+
+    They are scalars, or have one element where the body declares that, as TensorFlow's converter does before opset 11.
+    """
+    types = [*body.inputs.values()]
+    iteration, condition = ((1,) if type_ is not None and type_.rank == 1 else () for type_ in types[:2])
+    return iteration, condition
+
+
 def stored_by(node: NodeRecord) -> Array | None:
     """The tensor that a node of ONNX's ``Constant`` holds; None for other nodes, and for numbers and texts."""
     if node.op != "Constant" or node.domain or node.inputs:

@@ -11,7 +11,7 @@ from dataflow import TensorType
 from dataflow.errors import InputError
 from dataflow.plugin import poll
 
-from ..file.records import Array, GraphRecord, NodeRecord
+from ..file.records import Array, GraphRecord, NodeRecord, shapes_of_progress
 from .frames import Item
 from .sequence_ops import made, number, tensor
 
@@ -40,17 +40,18 @@ def loop(node: NodeRecord, inputs: Sequence[Item], bodies: Bodies) -> list[Item]
     most = None if limit is None else int(number(limit))
     goes_on = condition is None or bool(number(condition))
     stacked: list[list[Array]] = [[] for _ in body.outputs[1 + len(carried) :]]
-    index = 0
+    index, (at, on) = 0, shapes_of_progress(body)
+    true = np.full(on, True)
     while goes_on and (most is None or index < most):
         poll(node)
-        first, *results = bodies.run(body, [np.array(index, np.int64), np.array(True), *carried], loop=True)
+        first, *results = bodies.run(body, [np.full(at, index, np.int64), true, *carried], loop=True)
         goes_on, carried = bool(number(first)), results[: len(carried)]
         for rows, row in zip(stacked, results[len(carried) :], strict=True):
             rows.append(tensor(row))
         index += 1
     names = body.outputs[1 + len(carried) :]
     if not index:
-        given = [np.array(0, np.int64), np.array(True), *carried]
+        given = [np.full(at, 0, np.int64), true, *carried]
         return [*carried, *(_none(bodies, body, given, name) for name in names)]
     return [*carried, *(_stack(rows, name) for rows, name in zip(stacked, names, strict=True))]
 

@@ -243,7 +243,7 @@ def _loop(
     elif made is not None and limit is not None:
         made = count if made == -1 or count is None else least_size((made, count))
     if made is not None and made != -1:
-        inner = Body(c, body, types, always=1)
+        inner = Body(c, body, types, loop=True, always=True)
         _check_carried(inner, carries)
         captures = _captures(c, inner)
         index = iota(c.builder, made)
@@ -253,7 +253,7 @@ def _loop(
         return tuple(found[: len(carries) + rows])
     if rows and (limit is None or (isinstance(count, int) and count > _MOST_STACKED)):
         raise ModelError("its number of iterations depends on data alone and it stacks results; expected a limit")
-    inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
+    inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]], loop=True)
     _check_carried(inner, carries)
     if rows and limit is not None and not isinstance(count, int):
         count = max(c.ints(limit, "the number of iterations")[0], 0)
