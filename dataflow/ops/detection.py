@@ -53,12 +53,18 @@ def _align_infer(
     return TensorType(dtype, _regions("roi_align", x.shape, rois, batch, size))
 
 
+def _of_read(node: Node, dx: Value) -> tuple[Value | None, ...]:
+    """Gradients of the inputs of pooling: ``dx`` is that of the map whose elements the results are."""
+    others = (None,) * (len(node.inputs) - 3)
+    return (dx, None, None, *others) if (*node.inputs, None)[3] is None else (None, None, None, dx)
+
+
 def _align_gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
     """Of what is read: where the largest samples are doesn't change with x."""
     x, rois, batch = (operand(node, i) for i in range(3))
     largest = x if node.attributes["mode"] == "max" else None
     dx = roi_align_grad(dy, rois, batch, largest, input_shape=x.type.shape, **node.attributes)
-    return (dx, None, None) if len(node.inputs) == 3 else (None, None, None, dx)
+    return _of_read(node, dx)
 
 
 _ALIGN: dict[str, Any] = {
@@ -138,7 +144,7 @@ def _max_infer(
 
 def _max_gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
     dx = max_roi_pool_grad(dy, *node.inputs[:3], **node.attributes)
-    return (dx, None, None) if len(node.inputs) == 3 else (None, None, None, dx)
+    return _of_read(node, dx)
 
 
 def _max_second(node: Node, u: Value) -> tuple[Value, None, None, None]:

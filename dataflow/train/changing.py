@@ -70,8 +70,9 @@ class Changing(Stepper):
         with self.model.lock:
             still = {name: self.freezing.since[name] for name in names if name in self.freezing.since}
             self.apply_freezing(self.freezing.unfrozen(names, self.steps, self._own_updates))
-            for name, keep in kept_of_averages(self._own_updates, still, self.steps).items():
-                self.programs.stood_still(name, keep)
+            with InterruptsHeld():
+                for name, keep in kept_of_averages(self._own_updates, still, self.steps).items():
+                    self.programs.stood_still(name, keep)
 
     def apply_freezing(self, freezing: Freezing, steps: int | None = None) -> None:
         """Freezes what ``freezing`` says, and nothing else, after so many steps; raises InputError as ``freeze``."""

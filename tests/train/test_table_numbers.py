@@ -29,6 +29,14 @@ def test_whole_numbers_beyond_float64_keep_all_digits(tmp_path: Path, cells: tup
     np.testing.assert_array_equal(found[:, 0], np.array(cells, np.int64))
 
 
+@pytest.mark.parametrize("cell", ["inf", "1e300", "0.5"])
+def test_columns_of_floats_stay_so_whatever_their_first_rows_have(tmp_path: Path, cell: str) -> None:
+    """Blocks of rows are read by themselves."""
+    table = df.Dataset(written(tmp_path, "x", *[str(LARGE)] * 20_000, cell))
+    with pytest.raises(df.InputError, match=r"column 'x'"):
+        df.predict(passed_on(), table)
+
+
 def test_side_by_side_with_floats_they_are_exact_too(tmp_path: Path) -> None:
     table = written(tmp_path, "a,b", f"{LARGE},1.0", f"{LARGE + 2},2.0")
     found = df.predict(passed_on(width=2), df.Dataset(table, columns=["a", "b"]))["y"]

@@ -50,7 +50,14 @@ def _pools() -> list[Sample]:
     rows.append(Sample(ops.max_roi_pool, (maps, regions, batch, maps), plain, gradient=(3,)))
     rows.append(Sample(ops.max_roi_pool_grad, (dy, maps, regions, batch), plain, gradient=(0,)))
     for other in (None, x(1, 2, 6, 6)):
-        rows.append(Sample(ops.max_roi_pool, (x(1, 2, 6, 6), reversed_, i(2, high=1), other), {"size": (4, 4)}))
+        rows.append(
+            Sample(
+                ops.max_roi_pool,
+                (x(1, 2, 6, 6), reversed_, i(2, high=1), other),
+                {"size": (4, 4)},
+                gradient=() if other else (0,),
+            )
+        )
     return rows
 
 

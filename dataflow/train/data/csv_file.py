@@ -147,6 +147,9 @@ def _numbers(cells: Sequence[str]) -> Array | None:
 
 def _alike(blocks: Sequence[Array]) -> Sequence[Array]:
     """The blocks as int64 where some are and the others can be, exactly."""
-    if all(block.dtype.kind == "i" or (block == np.floor(block)).all() for block in blocks):
-        return [block.astype(np.int64) for block in blocks] if any(b.dtype.kind == "i" for b in blocks) else blocks
-    return blocks
+    if all(block.dtype.kind != "i" for block in blocks):
+        return blocks
+    whole = all(
+        ((block == np.floor(block)) & (np.abs(block) < 2.0**63)).all() for block in blocks if block.dtype.kind != "i"
+    )
+    return [block.astype(np.int64) for block in blocks] if whole else blocks
