@@ -211,3 +211,25 @@ def test_iterations_and_conditions_that_bodies_declare_with_one_element(limit, s
         for made, expected in zip(session.run(feeds).values(), peer.run(None, feeds), strict=True):
             assert made.shape == expected.shape
             np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+# The condition is what it reads, as a damaged file may have it.
+CIRCLE = """
+<ir_version: 8, opset_import: ["" : 17]>
+circle (int64 n, bool go, float[2] first) => (float[2] last) {
+  last, rows = Loop (n, go, first)
+    <body = step (int64 i, bool on, float[2] x) => (bool going, float[2] y, float[2] row) {
+      going = Identity (going)
+      y = Add (x, x)
+      row = Identity (y)
+    }>
+}
+"""
+
+
+def test_a_body_whose_condition_is_itself_is_refused():
+    """What follows a condition to where it is made must end."""
+    model = load_bytes(parser.parse_model(CIRCLE).SerializeToString())
+    feeds = {"n": np.array(2), "go": np.array(True), "first": np.ones(2, np.float32)}
+    with pytest.raises(df.InputError, match="it reads 'going', which nothing before it defines"):
+        df.Session(model, devices=["cpu"]).run(feeds)
