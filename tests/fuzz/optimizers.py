@@ -160,8 +160,8 @@ def trainer_of(run: Run) -> df.Trainer:
     for name, array in run.start.items():
         parameter = g.parameter(name, array)
         gradient = ops.reshape(row[:, at : at + array.size], shape=array.shape)
-        part = ops.reduce_sum(ops.mul(parameter, gradient), axes=tuple(range(array.ndim)), keepdims=False)
-        loss, at = part if loss is None else ops.add(loss, part), at + array.size
+        term = ops.reduce_sum(ops.mul(parameter, gradient), axes=tuple(range(array.ndim)), keepdims=False)
+        loss, at = term if loss is None else ops.add(loss, term), at + array.size
     g.output("loss", loss)
     return df.Trainer(
         df.Model(g.build()),

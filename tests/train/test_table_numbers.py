@@ -24,7 +24,7 @@ def written(path: Path, *lines: str) -> str:
 
 
 @pytest.mark.parametrize("cells", [(LARGE, 3), (-LARGE, LARGE), (2**63 - 1, -(2**63)), (LARGE, *range(40_000))])
-def test_whole_numbers_beyond_float64_keep_all_digits(tmp_path: Path, cells: tuple[int, ...]) -> None:
+def test_integers_beyond_float64_keep_all_digits(tmp_path: Path, cells: tuple[int, ...]) -> None:
     found = df.predict(passed_on(), written(tmp_path, "x", *map(str, cells)))["y"]
     np.testing.assert_array_equal(found[:, 0], np.array(cells, np.int64))
 

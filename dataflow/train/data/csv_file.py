@@ -149,7 +149,7 @@ def _alike(blocks: Sequence[Array]) -> Sequence[Array]:
     """The blocks as int64 where some are and the others can be, exactly."""
     if all(block.dtype.kind != "i" for block in blocks):
         return blocks
-    whole = all(
+    exact = all(
         ((block == np.floor(block)) & (np.abs(block) < 2.0**63)).all() for block in blocks if block.dtype.kind != "i"
     )
-    return [block.astype(np.int64) for block in blocks] if whole else blocks
+    return [block.astype(np.int64) for block in blocks] if exact else blocks
