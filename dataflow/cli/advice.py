@@ -15,18 +15,12 @@ OPTIONS: Mapping[str, str] = {
     "rename={'input_ids': NAME} says": "--map input_ids=NAME says",
     "name the layers with targets=": "name the layers with --lora-targets",
     "no_decay=() lets all decay": "--decay-all lets all decay",
-    "give validation= or val_split=": "give --val or --val-split",
-    "it needs validation= or val_split=": "it needs --val or --val-split",
-    "leave them out with trainable=": "leave them out with --trainable",
     "give Dataset(data, text=COLUMN, tokenizer=FILE)": "give --tokenizer",
-    "choose with columns=": "choose with --columns",
     "name the columns of each in columns=": "name the columns of each in --columns INPUT=A,B",
-    "choose outputs that are alike with outputs=": "choose outputs that are alike with --value",
     "data is None, and no stored tensor is quantized in the graph; expected samples, or a model that "
     "quantize_static(train=True) gave, saved and loaded again where straight_through was trained": (
         "no stored tensor is quantized in the graph; expected a model of --train, or what --straight-through trained"
     ),
-    "text= needs tokenizer=": "--text-column needs --tokenizer",
     "load the model with batch='free' (--batch free)": "give --batch free",
     "give overwrite=True (--force)": "give --force",
     "give size=(height, width)": "give --image-size HxW",
@@ -48,7 +42,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
     return found | renamed
 
 
-def in_options(message: str, options: Mapping[str, click.Option] | None = None) -> str:
+def in_options(message: str, options: Mapping[str, click.Option]) -> str:
     """The message with the options that stand for Python's arguments.
 
     Args:
@@ -57,13 +51,12 @@ def in_options(message: str, options: Mapping[str, click.Option] | None = None) 
     """
     for advice, option in OPTIONS.items():
         message = message.replace(advice, option)
-    known = options or {}
 
     def option_of(found: re.Match[str]) -> str:
         name, text, _, number = found.groups()
-        if name not in known or _in_call(message[: found.start()]):
+        if name not in options or _in_call(message[: found.start()]):
             return found[0]
-        option = known[name]
+        option = options[name]
         return option.opts[0] if option.is_flag else " ".join(filter(None, (option.opts[0], text, number)))
 
     return _ARGUMENT.sub(option_of, message)

@@ -9,7 +9,7 @@ from dataflow import DType
 from dataflow.errors import ModelError
 from dataflow.plugin import Size
 
-from .file.records import GraphRecord, NodeRecord
+from .file.records import GraphRecord, NodeRecord, passed_on_as
 from .tensor import Tensor
 
 _log = logging.getLogger("dataflow")
@@ -50,10 +50,7 @@ def check_dtypes(
 def _maker(name: str, graph: GraphRecord) -> NodeRecord | None:
     """The node that computes a value, before those that pass it on; None: it isn't computed."""
     makers = {output: node for node in graph.nodes for output in node.outputs}
-    node = makers.get(name)
-    while node is not None and node.op == "Identity" and not node.domain and node.inputs[0] in makers:
-        node = makers[node.inputs[0]]
-    return node
+    return makers.get(passed_on_as(name, graph.nodes), makers.get(name))
 
 
 def warn_of_shapes(path: str, graph: GraphRecord, outputs: Iterable[str], tensors: Mapping[str, Tensor]) -> None:

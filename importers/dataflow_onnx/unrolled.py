@@ -9,7 +9,7 @@ from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from .emit import slice_axis, stack
-from .file.records import GraphRecord, shapes_of_progress, stored_by
+from .file.records import GraphRecord, passed_on_as, shapes_of_progress, stored_by
 from .importer import Importer
 from .shape_eval import Known, filled
 from .tensor import Tensor
@@ -50,14 +50,9 @@ def unrolled(
 
 def _is_endless(body: GraphRecord) -> bool:
     """Whether the condition that a body returns is the one that it gets, which is true, or a tensor that is stored."""
-    name, stored = body.outputs[0], None
-    for node in reversed(body.nodes):  # each once, whatever a file says that they read
-        if name in node.outputs:
-            stored = stored_by(node)
-            if node.op != "Identity" or node.domain or len(node.inputs) != 1:
-                break
-            name = node.inputs[0]
-    stored = body.initializers.get(name, stored)
+    name = passed_on_as(body.outputs[0], body.nodes)
+    made = next((stored_by(node) for node in body.nodes if name in node.outputs), None)
+    stored = body.initializers.get(name, made)
     return name in [*body.inputs][1:2] or (stored is not None and stored.dtype == bool and bool(stored.all()))
 
 

@@ -48,10 +48,10 @@ def _library(name: str) -> str | None:
     return str(found.resolve()) if found.is_absolute() else None
 
 
-def build(kind: str, isas: Sequence[str] | None = None) -> Path:
+def build(kind: str, isas: Sequence[str] | None = None, flags: str = "") -> Path:
     """The folder of a copy of the sources whose libraries are built with the sanitizers ``kind``.
 
-    ``isas``: the instruction sets of the cpu to compile, all if None.
+    ``isas``: the instruction sets of the cpu to compile, all if None. ``flags``: of the compiler, behind all others.
     """
     folder = ROOT / "build/sanitized" / kind.replace(",", "-")
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
@@ -60,6 +60,7 @@ def build(kind: str, isas: Sequence[str] | None = None) -> Path:
     for name in FILES:
         _copy(str(ROOT / name), str(folder / name))
     environment = {**os.environ, "DATAFLOW_SANITIZE": kind, "DATAFLOW_CUDA": "off"}
+    environment["CFLAGS"] = f"{os.environ.get('CFLAGS', '')} {flags}".strip()
     if isas is not None:
         environment["DATAFLOW_CPU_ISAS"] = ";".join(isas)
     done = subprocess.run(

@@ -240,7 +240,7 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
             why = "beside fractions or missing numbers whole ones beyond 2^53 aren't exact"
             raise columns.refused(name, rows[bad], f"{block[bad]}: {why}, and the input {key!r} is {dtype}")
     if dtype.kind in "iu":  # side by side, floats among them would round the others
-        blocks = [block.astype(dtype) for block in blocks]
+        blocks = [block.astype(dtype, copy=False) for block in blocks]
     found = (
         blocks[0]
         if len(blocks) == 1

@@ -98,6 +98,14 @@ def shapes_of_progress(body: GraphRecord) -> tuple[tuple[int, ...], tuple[int, .
     return iteration, condition
 
 
+def passed_on_as(name: str, nodes: Sequence[NodeRecord]) -> str:
+    """The value that nodes of ONNX's ``Identity`` pass on under this name; each is followed once, whatever it reads."""
+    for node in reversed(nodes):
+        if name in node.outputs and node.op == "Identity" and not node.domain and len(node.inputs) == 1:
+            name = node.inputs[0]
+    return name
+
+
 def stored_by(node: NodeRecord) -> Array | None:
     """The tensor that a node of ONNX's ``Constant`` holds; None for other nodes, and for numbers and texts."""
     if node.op != "Constant" or node.domain or node.inputs:

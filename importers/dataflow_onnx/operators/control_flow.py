@@ -14,7 +14,7 @@ from dataflow.plugin import Size, least_size
 from ..accumulators import accumulators, appended, hoisted, stacking
 from ..converters import Collector
 from ..emit import iota, moved, number, slice_axis
-from ..file.records import GraphRecord
+from ..file.records import GraphRecord, passed_on_as
 from ..importer import Importer
 from ..iteration_count import iterations
 from ..operands import Undetermined, repeating
@@ -276,10 +276,7 @@ def _loop(
 
 def _passes_condition_on(body: GraphRecord) -> bool:
     """Whether each iteration gives the condition on that it got."""
-    name, makers = body.outputs[0], {name: node for node in body.nodes for name in node.outputs}
-    while name in makers and makers[name].op == "Identity" and not makers[name].domain:
-        name = makers.pop(name).inputs[0]  # once: a damaged file may have a circle
-    return name == [*body.inputs][1]
+    return passed_on_as(body.outputs[0], body.nodes) == [*body.inputs][1]
 
 
 _MOST_STACKED = 1 << 24  # iterations of which the last is not known; there is memory for the results of all

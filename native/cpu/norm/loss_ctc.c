@@ -192,7 +192,7 @@ static void product_task(void *context, int64_t index, int64_t count, int32_t wo
       product[i] = 0.0f;
     for (int64_t t = 0; t < x.time; t++)
       for (int64_t s = 0; s < x.states; s++) {
-        const dual *before = alpha + (t - 1) * most;
+        const dual *before = alpha + (t - (t > 0)) * most;
         const int64_t at = t * c->classes + x.state[s];
         dual came = s < 2 ? (dual){0.0, 0.0} : NONE;
         if (t)
@@ -200,7 +200,7 @@ static void product_task(void *context, int64_t index, int64_t count, int32_t wo
               log_sum_dual(before[s], s ? before[s - 1] : NONE, x.skips[s] ? before[s - 2] : NONE);
         alpha[t * most + s] = (dual){came.value + (double)x.p[at], came.slope + (double)u[at]};
       }
-    const dual *last = alpha + (x.time - 1) * most;
+    const dual *last = alpha + (x.time - (x.time > 0)) * most;
     const dual total =
         x.time ? log_sum_dual(last[x.states - 1], x.states > 1 ? last[x.states - 2] : NONE, NONE)
                : NONE;

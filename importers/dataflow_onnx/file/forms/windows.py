@@ -107,9 +107,9 @@ def roi_align(w: Writer, node: Node) -> None:
     a = node.attributes
     if len(a["size"]) != 2:
         raise ModelError(f"ONNX's regions have two axes, not {len(a['size'])}")
-    if len(node.inputs) > 3:
+    if any(value is not None for value in node.inputs[3:]):
         raise ModelError("ONNX's regions read no other map where the samples of one are the largest")
-    x, rois, batch = w.inputs(node)
+    x, rois, batch = w.inputs(node)[:3]
     if operand(node, 2).type.dtype.name != "int64":
         batch = w.made("Cast", [batch], to=CODE_OF[int64])
     kept = {name: a[name] for name in ("mode", "sampling_ratio", "spatial_scale")}
